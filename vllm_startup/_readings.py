@@ -1,0 +1,269 @@
+"""What probes see: one frozen class a kind of reading.
+
+A reading carries no time. The watch stamps each once, as an `Observation`, when it arrives;
+the machine never sees anything else, which is why a recording of observations replays to the
+same report.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+
+@attrs.frozen
+class Reading:
+    """Base of everything that a probe may report. Subclass it for readings of your own."""
+
+
+# --- the log ------------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class LogOpened(Reading):
+    """A log is being followed from now on.
+
+    Attributes:
+        source: What is followed, for people: a path, or a stream's name.
+        stream: True for a pipe, whose end is told by `LogEnded`; False for a file, which is
+            complete when it has stopped growing.
+    """
+
+    source: str
+    stream: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class LogLines(Reading):
+    """Lines of the server's output, as they were written, without their newlines.
+
+    One reading holds what arrived together: an object a line would cost more than reading it.
+
+    Attributes:
+        lines: Whole lines, the oldest first. They may hold colours and ``\\r``.
+        partial: The unfinished last line (a progress bar that redraws itself); it is told again
+            when it has grown, and is among ``lines`` once it has ended. None without one.
+        history: True for what was in the file before the watch began.
+    """
+
+    lines: tuple[str, ...] = ()
+    partial: str | None = None
+    history: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class LogCaughtUp(Reading):
+    """All that was in the file before the watch began has been read."""
+
+
+@attrs.frozen(kw_only=True)
+class LogEnded(Reading):
+    """The stream has ended: all its writers closed it."""
+
+
+# --- processes ----------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ProcessFound(Reading):
+    """The server's main process, to which the current attempt is bound from now on.
+
+    Attributes:
+        pid: Its process id.
+        started_at: When it started, in seconds since the Unix epoch; with the pid it names the
+            process even if the pid is used again. None where that is not ours to read.
+        age_s: How long it had been running when it was found; None where unknown.
+        command: Its arguments, secrets removed; empty where they are not ours to read.
+    """
+
+    pid: int
+    started_at: float | None = None
+    age_s: float | None = None
+    command: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class ProcessSample:
+    """One process of the tree at one moment.
+
+    Attributes:
+        name: Its title as vLLM sets it (``VLLM::EngineCore_DP0``), else its program's name.
+        cpu_s: User and system seconds of its own since it started.
+        children_cpu_s: The same of children that ended and were waited for.
+        read_bytes: Bytes fetched from storage since it started; None where not ours to read.
+        status: psutil's word: ``running``, ``sleeping``, ``stopped``, ``zombie``, ...
+    """
+
+    pid: int
+    ppid: int
+    started_at: float
+    name: str
+    cpu_s: float
+    children_cpu_s: float = 0.0
+    rss_bytes: int = 0
+    read_bytes: int | None = None
+    status: str = "running"
+
+
+@attrs.frozen(kw_only=True)
+class ProcessTree(Reading):
+    """The server's processes: its main process and everything that descends from it."""
+
+    root: int
+    processes: tuple[ProcessSample, ...]
+
+
+@attrs.frozen(kw_only=True)
+class ProcessExited(Reading):
+    """A process of the tree has ended.
+
+    Attributes:
+        code: Its exit status; None when a signal ended it or nobody could tell.
+        signal: The number of the signal that ended it; None otherwise.
+        root: Whether it was the main process. Its end is the end of the attempt.
+    """
+
+    pid: int
+    name: str
+    code: int | None = None
+    signal: int | None = None
+    root: bool = False
+
+
+# --- silent work --------------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class GpuSample:
+    """One GPU (or MIG slice) at one moment.
+
+    Attributes:
+        tree_bytes: What the server's own processes hold of ``used_bytes``; None where the
+            driver does not tell (containers, MIG, vGPU).
+    """
+
+    index: int
+    uuid: str
+    used_bytes: int
+    total_bytes: int
+    tree_bytes: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class GpuMemory(Reading):
+    """Memory in use on every GPU that the server may use."""
+
+    gpus: tuple[GpuSample, ...]
+
+
+@attrs.frozen(kw_only=True)
+class CacheSize(Reading):
+    """How many bytes lie in a folder that grows while nothing is printed.
+
+    Attributes:
+        what: ``hub`` for downloads in progress, ``compile`` for compiled artefacts.
+        total_bytes: The size at this moment.
+    """
+
+    what: Literal["hub", "compile"]
+    total_bytes: int
+
+
+# --- the port -----------------------------------------------------------------------------
+
+Owner = Literal["tree", "foreign", "unknown"]
+"""Whose socket listens: the watched processes', somebody else's, or nobody can tell."""
+
+
+@attrs.frozen(kw_only=True)
+class Connection(Reading):
+    """What a bare connect to the server's address met.
+
+    Attributes:
+        state: ``refused`` (nothing listens), ``listening``, ``timed_out``, ``unreachable``.
+        owner_pid: The listening process where it could be seen.
+        detail: The operating system's words, where there are any.
+    """
+
+    state: Literal["refused", "listening", "timed_out", "unreachable"]
+    owner: Owner = "unknown"
+    owner_pid: int | None = None
+    detail: str | None = None
+
+
+Tier = Literal["engine", "health", "model", "inference"]
+"""How much "ready" has to mean, from the least to the most."""
+
+TIERS: tuple[Tier, ...] = ("engine", "health", "model", "inference")
+
+
+@attrs.frozen(kw_only=True)
+class Answer(Reading):
+    """What a request to the server was answered.
+
+    Attributes:
+        tier: The readiness tier that was asked for.
+        ok: Whether the tier is met.
+        status: The HTTP status; None when the answer was none or no HTTP.
+        detail: What was wrong, for people; None when ``ok``.
+    """
+
+    tier: Tier
+    ok: bool
+    status: int | None = None
+    owner: Owner = "unknown"
+    owner_pid: int | None = None
+    detail: str | None = None
+
+
+# --- the watch itself ---------------------------------------------------------------------
+
+
+@attrs.frozen(kw_only=True)
+class ProbeBroken(Reading):
+    """A probe raised, or took longer than its limit. The others go on."""
+
+    error: str
+
+
+@attrs.frozen(kw_only=True)
+class ProbeRecovered(Reading):
+    """A probe that was broken works again."""
+
+
+@attrs.frozen(kw_only=True)
+class ProbeNote(Reading):
+    """Something that a probe has to say once, such as that it has nothing to see here.
+
+    Attributes:
+        code: A stable snake_case word for scripts, e.g. ``nvml_unavailable``.
+        text: One line for people.
+    """
+
+    code: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class WatchPaused(Reading):
+    """The watcher itself did not run for a while (suspended machine, SIGSTOP, blocked loop).
+
+    The time counts for no limit: nobody was there to see progress.
+    """
+
+    paused_s: float
+
+
+@attrs.frozen
+class Observation:
+    """A reading, when it arrived and who brought it.
+
+    Attributes:
+        at: Seconds on the clock of the watch.
+        probe: The probe's name.
+    """
+
+    at: float
+    probe: str
+    reading: Reading

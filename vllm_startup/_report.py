@@ -1,0 +1,221 @@
+"""The report of a wait: where the time went, on which evidence, and why it failed if it did."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from enum import Enum
+from os import PathLike
+from typing import Any, TypeAlias
+
+import attrs
+
+from vllm_startup._events import SCHEMA, Because, Outcome
+from vllm_startup._phases import Phase
+from vllm_startup._readings import Tier
+from vllm_startup._timeouts import Timeouts
+from vllm_startup.causes._base import Cause, Evidence
+
+
+@attrs.frozen(kw_only=True)
+class ExitStatus:
+    """How a process ended: by itself with ``code``, or by ``signal``; neither where unknown."""
+
+    code: int | None = None
+    signal: int | None = None
+
+
+@attrs.frozen(kw_only=True)
+class PhaseReport:
+    """A phase that was entered. Seconds since the attempt began; ``ended_s`` None while it lasts."""
+
+    phase: Phase
+    started_s: float
+    ended_s: float | None = None
+    because: tuple[Because, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class AttemptReport:
+    """One start of the server. ``started_at`` is RFC 3339 in UTC, None where unknown."""
+
+    started_at: str | None
+    duration_s: float
+    outcome: Outcome
+    phase: Phase
+    cause: Cause | None = None
+    exit: ExitStatus | None = None
+
+
+@attrs.frozen(kw_only=True)
+class ProcessReport:
+    """A process of the server that had a role in it."""
+
+    role: str
+    pid: int
+    phase: Phase | None = None
+    exit: ExitStatus | None = None
+
+
+@attrs.frozen(kw_only=True)
+class GpuReport:
+    """Memory of one GPU, in bytes."""
+
+    index: int
+    uuid: str
+    baseline_bytes: int
+    peak_bytes: int
+    used_bytes: int
+    total_bytes: int
+
+
+@attrs.frozen(kw_only=True)
+class LastProgress:
+    """The newest sign of progress. ``at_s`` is in seconds since the attempt began."""
+
+    at_s: float
+    what: str
+
+
+@attrs.frozen(kw_only=True)
+class Dispute:
+    """Evidence that spoke against a move made on weaker evidence."""
+
+    phase: Phase
+    probe: str
+    text: str
+    at_s: float
+
+
+@attrs.frozen(kw_only=True)
+class Warning:  # noqa: A001 - the contract's word; it is not exported at the top level
+    """Something that somebody should know. ``code`` is stable, ``text`` is for people."""
+
+    code: str
+    text: str
+
+
+@attrs.frozen(kw_only=True)
+class StartupReport:
+    """Everything that a wait found out. All times are seconds since the newest attempt began.
+
+    Attributes:
+        outcome: ``ready``, ``failed``, ``stalled``, ``timed_out``, or ``unfinished`` for a log or
+            recording that ends before any of these.
+        phase: The last phase that was reached.
+        limits: What was allowed.
+        started_at: When the newest attempt began, RFC 3339 in UTC; None where unknown.
+        elapsed_s: How long the newest attempt has taken in all.
+        ready_s: When it was ready; None if it never was.
+        tiers: When each readiness tier was first met.
+        exit: How the main process ended; None if it did not, or nobody saw it.
+        attempts: Every start that was seen, the newest last.
+        facts: What the log told: versions, sizes, times.
+        disputed: Evidence that spoke against moves made on weaker evidence.
+        versions: Of this library and of Python.
+    """
+
+    outcome: Outcome
+    phase: Phase
+    url: str | None
+    until: Tier
+    limits: Timeouts
+    started_at: str | None
+    elapsed_s: float
+    ready_s: float | None
+    last_progress: LastProgress | None
+    tiers: dict[Tier, float]
+    cause: Cause | None
+    exit: ExitStatus | None
+    phases: tuple[PhaseReport, ...]
+    attempts: tuple[AttemptReport, ...]
+    processes: tuple[ProcessReport, ...]
+    gpus: tuple[GpuReport, ...]
+    facts: dict[str, Any]
+    disputed: tuple[Dispute, ...]
+    warnings: tuple[Warning, ...]
+    versions: dict[str, str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON values, as in the schema that ships with the package."""
+        return {
+            "schema": SCHEMA,
+            **{a.name: to_json(getattr(self, a.name)) for a in attrs.fields(type(self))},
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The report as JSON text."""
+        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+
+    def timeline(self) -> str:
+        """The phases as text: one line each, with when it began, how long it took and why."""
+        from vllm_startup._timeline import timeline
+
+        return timeline(self)
+
+
+def to_json(value: Any) -> Any:
+    """A value of this package as what JSON knows."""
+    if isinstance(value, Cause):
+        return cause_to_json(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, float):
+        return round(value, 3)
+    if isinstance(value, dict):
+        return {str(key): to_json(item) for key, item in value.items()}
+    if isinstance(value, tuple | list | set | frozenset):
+        return [to_json(item) for item in value]
+    if attrs.has(type(value)):
+        return {a.name: to_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
+    return value if value is None or isinstance(value, str | int | bool) else str(value)
+
+
+def cause_to_json(cause: Cause) -> dict[str, Any]:
+    """A cause in the form that reports and events give it."""
+    return {
+        "kind": cause.kind,
+        "family": cause.family,
+        "message": cause.message,
+        "hint": cause.hint,
+        "confidence": cause.confidence,
+        "retryable": cause.retryable,
+        "fields": to_json(cause.fields),
+        "evidence": [_evidence_to_json(item) for item in cause.evidence],
+    }
+
+
+def _evidence_to_json(item: Evidence) -> dict[str, Any]:
+    return {"text": item.text, "process": item.process, "line": item.line, "attempt": item.attempt}
+
+
+Baseline: TypeAlias = "StartupReport | Mapping[str, Any] | str | PathLike[str]"
+"""An earlier report, its `StartupReport.to_dict`, or the path of its JSON file."""
+
+
+def footprint_of(baseline: Baseline | None) -> dict[str, int]:
+    """Bytes that an earlier start took on each GPU, by UUID.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It holds no report.
+    """
+    if baseline is None:
+        return {}
+    if isinstance(baseline, StartupReport):
+        return {gpu.uuid: gpu.used_bytes for gpu in baseline.gpus}
+    found = baseline if isinstance(baseline, Mapping) else _read_report(baseline)
+    try:
+        return {gpu["uuid"]: gpu["used_bytes"] for gpu in found["gpus"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            "baseline must be a report: a StartupReport, its to_dict(), or a file of its JSON"
+        ) from error
+
+
+def _read_report(path: str | PathLike[str]) -> Any:
+    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - takes what the caller gave, as it is
+        try:
+            return json.load(file)
+        except ValueError as error:
+            raise ValueError(f"baseline {str(path)!r} is no JSON report: {error}") from error
