@@ -1,0 +1,368 @@
+"""Python exceptions, put together again out of a log's interleaved lines.
+
+vLLM's processes write into one log. Up to 0.30 each line of a traceback carries its process's
+prefix; from 0.31 only records of vLLM's logger do, so tracebacks that the interpreter prints are
+bare and, at worst, mixed line by line. Every writer therefore has a stream of its own, named by
+process, pid and, for a logger's record, the place of the logging call: a record of one process
+neither ends nor enters the traceback of another.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+from vllm_startup._log.exceptions import (
+    HEADER,
+    MAX_FUNCTIONS,
+    MAX_TEXT,
+    Link,
+    RaisedChain,
+    RaisedError,
+    bare_exception,
+    frame_of,
+    is_main_program,
+    parse_exception,
+    strip_margin,
+)
+
+if TYPE_CHECKING:
+    from vllm_startup._log.lines import Line
+
+
+_FRAME_INDENT: Final = 2
+
+_CONTEXT: Final = "During handling of the above exception, another exception occurred:"
+_CAUSE: Final = "The above exception was the direct cause of the following exception:"
+
+# Lines of one message; a subprocess's output quoted in one may be longer, its own traceback is
+# an exception of its own.
+_MAX_MESSAGE_LINES: Final = 60
+# Foreign lines between the lines of one bare traceback before it is given up (a server goes on).
+_MAX_FOREIGN: Final = 200
+# Lines of others after which a stream that says nothing is over.
+_MAX_SILENCE: Final = 500
+# Lines between an interpreter's "Exception ignored in" or "Process X:" and its traceback.
+_NEAR: Final = 3
+_MAX_STREAMS: Final = 64
+_MAX_LINKS: Final = 32
+
+Consumed: TypeAlias = Literal["no", "frame", "message"]
+_Key: TypeAlias = "tuple[str | None, int | None, str | None]"
+
+
+# Lines that are nobody's message: what other libraries print after, or in between.
+_FOREIGN_STARTS: Final = (
+    "INFO:", "WARNING:", "ERROR:", "[W", "[rank", "[E", "[I", "[Gloo]", "Process ", "Exception ignored",
+    "nanobind:", "usage:", "NCCL ", "Fatal Python error", "!!!!!!!", "Loading safetensors", "*** ",
+    "terminate called",
+)  # fmt: skip
+
+
+def _is_foreign(line: Line, text: str) -> bool:
+    if line.bar or text.startswith(_FOREIGN_STARTS):
+        return True
+    return "Warning: " in text[:400] and ".py:" in text[:300]
+
+
+class _Stream:
+    """One writer's tracebacks."""
+
+    def __init__(self, line: Line, headline: str | None) -> None:
+        self.process, self.role, self.pid, self.level = line.process, line.role, line.pid, line.level
+        self.headline = headline
+        self.links: list[RaisedError] = []
+        self.link: Link = "first"
+        self.pending = 0  # tracebacks that have begun and whose exception is not printed yet
+        self.message = False
+        self.blank = 0
+        self.foreign = 0
+        self.indent = 0  # of an excerpt that was pasted indented
+        self.seen = line.number
+        self._begin()
+
+    def _begin(self) -> None:
+        self.first_line = 0
+        self.location: tuple[str, str] | None = None
+        self.functions: list[str] = []
+        self.frames = 0
+        self.main = False
+        self.type = ""
+        self.text: list[str] = []
+        self.size = 0
+        self.line = 0
+        self.last_line = 0
+
+    # -- the parts of a traceback
+
+    def header(self, line: Line) -> None:
+        self._settle()
+        self.pending += 1
+        self.foreign = 0
+        self.first_line = self.first_line or line.number
+
+    def frame(self, line: Line, file: str, function: str) -> None:
+        if self.message:
+            link: Link = "first" if self.pending else "quoted"
+            self._settle()
+            self.link = link
+        self.pending = max(self.pending, 1)
+        self.foreign = 0
+        self.first_line = self.first_line or line.number
+        if not self.frames:
+            self.main = is_main_program(file, function)
+        self.frames += 1
+        if len(self.functions) < MAX_FUNCTIONS:
+            self.functions.append(function[:200])
+        self.location = (file, function)
+
+    def exception(self, line: Line, type_: str, text: str) -> None:
+        self._settle()
+        self.pending = max(self.pending - 1, 0)
+        self.type, self.message, self.blank, self.foreign = type_, True, 0, 0
+        self.first_line = self.first_line or line.number
+        self.line = self.last_line = line.number
+        self._say(text)
+
+    def continuation(self, line: Line, text: str) -> None:
+        for _ in range(self.blank):
+            self._say("")
+        self.blank = 0
+        self.last_line = line.number
+        self._say(text)
+
+    def connect(self, link: Link) -> None:
+        self._settle()
+        self.link = link
+
+    def _say(self, text: str) -> None:
+        if self.size < MAX_TEXT and len(self.text) < _MAX_MESSAGE_LINES:
+            self.text.append(text[: MAX_TEXT - self.size])
+            self.size += len(self.text[-1]) + 1
+
+    def _settle(self) -> None:
+        """Close the exception whose message was being read."""
+        if not self.message:
+            return
+        self.links.append(self._raised())
+        if len(self.links) > _MAX_LINKS:
+            del self.links[_MAX_LINKS // 2]
+        self.message, self.link = False, "first"
+        self._begin()
+
+    def _raised(self) -> RaisedError:
+        return RaisedError(
+            type=self.type,
+            text="\n".join(self.text).strip(),
+            link=self.link,
+            line=self.line,
+            first_line=self.first_line,
+            last_line=self.last_line,
+            location=self.location,
+            functions=tuple(self.functions),
+            frames=self.frames,
+            main=self.main,
+        )
+
+    # -- what it holds
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a connector was read, so that what comes next belongs to the chain."""
+        return self.link in ("cause", "context")
+
+    @property
+    def full(self) -> bool:
+        return len(self.text) >= _MAX_MESSAGE_LINES
+
+    def chains(self) -> list[RaisedChain]:
+        """What was read so far, the unfinished last message included, split into its chains."""
+        links = [*self.links, self._raised()] if self.message else self.links
+        groups: list[list[RaisedError]] = []
+        for link in links:
+            if link.link == "first" or not groups:
+                groups.append([])
+            groups[-1].append(link)
+        return [
+            RaisedChain(
+                links=tuple(group),
+                process=self.process,
+                role=self.role,
+                pid=self.pid,
+                level=self.level,
+                headline=self.headline,
+            )
+            for group in groups
+        ]
+
+
+class Tracebacks:
+    """Puts exceptions together, line by line.
+
+    `feed` says what a line was used for; finished chains are fetched with `take`, unfinished
+    ones looked at with `peek`.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[_Key, _Stream] = {}
+        self._done: list[RaisedChain] = []
+        self._headlines: dict[_Key, tuple[int, str]] = {}
+
+    @property
+    def open(self) -> bool:
+        """Whether something has begun and not ended: every further line matters."""
+        return bool(self._streams)
+
+    def feed(self, line: Line) -> Consumed:
+        """Use a line.
+
+        Returns:
+            ``frame`` for a traceback's own line (header, frame, source echo), ``message`` for a
+            line of what an exception says, ``no`` for anything else.
+        """
+        key = (line.process, line.pid, line.source)
+        if self._streams:
+            self._close_others(line, key)
+        stream = self._streams.get(key)
+        text = strip_margin(line.message)
+        if stream is None:
+            return self._start(key, line, text)
+        stream.seen = line.number
+        if stream.indent and not text[: stream.indent].strip():
+            text = text[stream.indent :]
+        used = self._go_on(key, stream, line, text)
+        if used == "no":
+            self._remember(key, line)
+        return used
+
+    def take(self) -> list[RaisedChain]:
+        """Chains that are finished, each told once."""
+        done, self._done = self._done, []
+        return done
+
+    def peek(self) -> list[RaisedChain]:
+        """What unfinished streams hold so far."""
+        return [chain for stream in self._streams.values() for chain in stream.chains()]
+
+    def finish(self) -> None:
+        """No more text will come: close what is open."""
+        for key in list(self._streams):
+            self._close(key)
+
+    def _close(self, key: _Key) -> None:
+        self._done += self._streams.pop(key).chains()
+
+    def _close_others(self, line: Line, key: _Key) -> None:
+        """Close what has ended without a word.
+
+        A process that logs something else has finished its last record; a stream that nobody
+        has written to for long is over.
+        """
+        for other, stream in list(self._streams.items()):
+            if other == key:
+                continue
+            logs_on = other[2] is not None and key[2] is not None and other[:2] == key[:2] and stream.message
+            if logs_on or line.number - stream.seen > _MAX_SILENCE:
+                self._close(other)
+
+    def _remember(self, key: _Key, line: Line) -> None:
+        if len(self._headlines) > _MAX_STREAMS:
+            self._headlines.clear()
+        if line.message.strip():
+            self._headlines[key] = (line.number, line.message[:500])
+
+    def _open(self, key: _Key, line: Line) -> _Stream:
+        if len(self._streams) >= _MAX_STREAMS:
+            self._close(next(iter(self._streams)))
+        at, headline = self._headlines.pop(key, (0, ""))
+        near = at and line.number - at <= (_NEAR if line.source is None else _MAX_SILENCE)
+        stream = self._streams[key] = _Stream(line, headline if near else None)
+        return stream
+
+    def _start(self, key: _Key, line: Line, text: str) -> Consumed:
+        if HEADER in text:
+            stream = self._open(key, line)
+            stream.indent = len(text) - len(text.lstrip()) if text.lstrip().startswith(HEADER) else 0
+            stream.header(line)
+            return "frame"
+        frame = frame_of(text)
+        if frame is not None:
+            stream = self._open(key, line)
+            stream.indent = max(len(text) - len(text.lstrip()) - _FRAME_INDENT, 0)
+            stream.frame(line, *frame)
+            return "frame"
+        raised = bare_exception(text)
+        if raised is not None:
+            self._open(key, line).exception(line, *raised)
+            return "message"
+        self._remember(key, line)
+        return "no"
+
+    def _go_on(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
+        bare = text.strip()
+        if bare.startswith(HEADER) or HEADER in text:
+            return self._header(key, stream, line)
+        if bare in (_CONTEXT, _CAUSE):
+            stream.connect("cause" if bare == _CAUSE else "context")
+            return "frame"
+        frame = frame_of(text)
+        if frame is not None:
+            stream.frame(line, *frame)
+            return "frame"
+        # With another traceback open beside it, what is indented may be that one's source.
+        if stream.message and (not stream.pending or text[:4].strip()):
+            return self._in_message(key, stream, line, text)
+        return self._in_frames(key, stream, line, text)
+
+    def _header(self, key: _Key, stream: _Stream, line: Line) -> Consumed:
+        if stream.message and not stream.pending and not stream.waiting and not _quotes(stream):
+            headline = stream.headline
+            self._close(key)
+            stream = self._open(key, line)
+            if key[2] is not None:  # one record, printed with a second copy inside
+                stream.headline = stream.headline or headline
+        elif stream.message and _quotes(stream):
+            stream.connect("quoted")
+        stream.header(line)
+        return "frame"
+
+    def _in_frames(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
+        if not text.strip() or text[0] in " \t│╭╰-─" or text.startswith(("Cell ", "Input ", "File ")):
+            return "frame"
+        raised = parse_exception(text, loose=True)
+        if raised is not None:
+            stream.exception(line, *raised)
+            return "message"
+        stream.foreign += 1
+        if stream.foreign > _MAX_FOREIGN:
+            self._close(key)
+        return "no"
+
+    def _in_message(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
+        if not text.strip():
+            stream.blank += 1
+            if stream.blank > 3:
+                self._close(key)
+            return "message"
+        if stream.waiting:
+            stream.foreign += 1
+        raised = parse_exception(text, loose=False)
+        if raised is not None and raised[1] and (stream.blank or not _quotes(stream)):
+            self._close(key)
+            self._open(key, line).exception(line, *raised)
+            return "message"
+        if _is_foreign(line, text) or stream.full:
+            self._close(key)
+            self._remember(key, line)
+            return "no"
+        stream.continuation(line, text)
+        return "message"
+
+
+def _quotes(stream: _Stream) -> bool:
+    """Whether the message that is being read holds another program's output."""
+    said = stream.text[0] if stream.text else ""
+    return (
+        stream.type.startswith("ray.exceptions.")
+        or "raised in subprocess" in said
+        or said.endswith(("Traceback:", "stderr:"))
+    )
