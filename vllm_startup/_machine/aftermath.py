@@ -1,0 +1,311 @@
+"""What follows a failure and is never its cause, and what can be told when nothing else is there."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import TYPE_CHECKING, Final
+
+from vllm_startup._machine.evidence import with_evidence
+from vllm_startup._machine.tone import is_harmless
+
+if TYPE_CHECKING:
+    from vllm_startup._log.exceptions import RaisedError
+    from vllm_startup._log.lines import Line
+    from vllm_startup.causes import Cause
+
+WRAPPERS: Final = (
+    "Engine core initialization failed",
+    "WorkerProc initialization failed",
+    "Engine process failed to start",
+    "Worker failed with error",
+    "Error raised in subprocess",
+    "please check the stack trace above for the root cause",
+    "See stack trace for the root cause",
+    "See stack trace above for the root cause",
+    "EngineCore encountered an issue",
+    "EngineDeadError",
+    "Engine loop is not running",
+    "Engine loop has died",
+    "Background loop has errored already",
+    "Background loop is stopped",
+    "vllm.model_executor.models.registry' returned non-zero exit status",
+    "vllm.model_executor.models.registry']' returned non-zero exit status",
+    "died with exit code",
+    "ray.exceptions.RayTaskError",
+    "UnpickleableError",
+    "RuntimeError: cancelled",
+    "RuntimeError: Executor failed.",
+    "Ray workers have not started successfully",
+    "Input socket thread died during startup",
+    "Task was destroyed but it is pending",
+)
+"""Exceptions that only say that another process failed (vLLM 0.4 to 0.33)."""
+
+ENDINGS: Final = (
+    "EngineCore failed to start.",
+    "WorkerProc failed to start.",
+    "EngineCore hit an exception:",
+    "Engine core initialization failed",
+    "WorkerProc initialization failed",
+    "Engine process failed to start",
+    "died unexpectedly",
+    "died with exit code",
+    "Application startup failed",
+    "Frontend process failed during engine core initialization",
+)
+"""Once one of these is read, the start cannot succeed any more."""
+
+FATAL_HEADLINES: Final = (
+    "EngineCore failed to start",
+    "WorkerProc failed to start",
+    "WorkerProc hit an exception",
+    "EngineCore hit an exception",
+    "EngineCore encountered a fatal error",
+    "Error executing method",
+    "Exception in worker",
+    "Engine core encountered",
+    "Worker proc ",
+    "Process EngineCore",
+    "Process SpawnProcess",
+    "Process VllmWorker",
+    "Process ApiServer",
+    "Process Worker",
+)
+"""What stands before the traceback of an exception that ended its process."""
+
+INSPECTION: Final = ("Error in inspecting model architecture",)
+
+HARMLESS_HEADLINES: Final = (
+    "Exception ignored in",
+    "Task exception was never retrieved",
+    "Exception in thread",
+)
+
+_MAX_PROCESSES: Final = 4096
+
+HEADLINES: Final = (*FATAL_HEADLINES, *INSPECTION, *HARMLESS_HEADLINES)
+
+# A consequence of another process's end more often than a cause.
+SECONDARY_TYPES: Final = frozenset(
+    {
+        "BrokenPipeError",
+        "EOFError",
+        "ConnectionResetError",
+        "CancelledError",
+        "SystemExit",
+        "EngineDeadError",
+        "EngineGenerateError",
+        "KeyboardInterrupt",
+        "GeneratorExit",
+    }
+)
+
+SHUTDOWNS: Final = ("trigger received signal=SIG",)  # 0.23 and newer
+"""The server is asked to end; after a failure it says so too."""
+
+READY: Final = (
+    "Application startup complete",
+    '/health HTTP/1.1" 200',
+    # Said on the way out by a server that was up.
+    "[shutdown] API server: shutdown triggered",  # 0.23 and newer
+    "Shutting down FastAPI HTTP server",  # until 0.22
+)
+"""The server was up: what ends it later is no failed start."""
+# Said by an engine or a worker at work, in every version: who they were is told after their death.
+_AT_WORK: Final = (
+    "Initializing a V1 LLM engine",
+    "world_size=",
+    "Starting to load model",
+    "Loading model from",
+)
+
+LITERALS: Final = (
+    *ENDINGS,
+    *SHUTDOWNS,
+    "Failed core proc(s)",
+    *READY,
+    *_AT_WORK,
+    "Stopping ",
+    *HEADLINES,
+)
+
+# How an exception passes on another process's words.
+_QUOTED: Final = (
+    r"Worker failed with error '(.*)', please check",
+    r'Worker failed with error "(.*)", please check',
+)
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.DOTALL)
+
+
+def is_wrapper(error: RaisedError) -> bool:
+    """Whether an exception only says that something else failed."""
+    said = error.full.partition("\n")[0]  # what follows may be another writer's
+    return any(wrapper in said for wrapper in WRAPPERS)
+
+
+def quoted(error: RaisedError) -> str | None:
+    """The other process's words that an exception passes on; None where it does not."""
+    if "Worker failed with error" not in error.text:
+        return None
+    for pattern in _QUOTED:
+        found = _compiled(pattern).search(error.text)
+        if found is not None:
+            return found[1]
+    return None
+
+
+@cache
+def _core_procs() -> re.Pattern[str]:
+    return re.compile(r"Failed core proc\(s\): \{([^}]*)\}")
+
+
+@cache
+def _died() -> re.Pattern[str]:
+    return re.compile(
+        r"(?:[Ww]orker proc|Engine core proc|[Pp]rocess) (\S+)(?: \(PID: \d+\))? died "
+        r"(?:unexpectedly(?: \(exit code: (-?\d+|None)\))?|with exit code (-?\d+))"
+    )
+
+
+class Ends:
+    """How processes ended, as far as the log says, and who was seen at work before."""
+
+    def __init__(self) -> None:
+        self.wrapper: tuple[str, str | None, int] | None = None  # text, process, line
+        self.wrapper_lost = False
+        self.codes: dict[str, tuple[int | None, str, int]] = {}  # process: (code, text, line)
+        self.engines: dict[int, str] = {}
+        self.workers: dict[int, str] = {}
+        self.engine_spoke_of_failure = False
+        self.shutdown: tuple[str, str | None, int] | None = None  # text, process, line
+
+    def read(self, text: str, *, process: str | None, line: int) -> None:
+        """Note what an exception's text or a line says of ends."""
+        found = _core_procs().search(text)
+        if found is not None:
+            for part in found[1].split(","):
+                name, _, code = part.partition(":")
+                if name.strip():
+                    self.codes.setdefault(name.strip(" '\""), (_int(code), text, line))
+        found = _died().search(text)
+        if found is not None:
+            self.codes.setdefault(found[1], (_int(found[2] or found[3] or ""), text, line))
+        if "EngineCore failed to start" in text or "WorkerProc initialization failed" in text:
+            self.engine_spoke_of_failure = True
+        if "WorkerProc initialization failed" in text or "Worker proc" in text:
+            self.wrapper_lost = True
+        if self.wrapper is None or "WorkerProc" in text:
+            self.wrapper = (text, process, line)
+
+    def heard(self, line: Line) -> None:
+        """Note that the server was asked to end, unless a failure came before."""
+        if self.wrapper is not None or self.shutdown is not None:
+            return
+        asked = line.process == "systemd" and line.message.startswith("Stopping ")
+        if asked or any(each in line.message for each in SHUTDOWNS):
+            self.shutdown = (line.message, line.process, line.number)
+
+    def saw(self, line: Line) -> None:
+        """Note who is at work."""
+        if line.pid is None or line.process is None or line.role is None:
+            return
+        seen = {"engine": self.engines, "worker": self.workers}.get(line.role.value)
+        if seen is not None and len(seen) < _MAX_PROCESSES:
+            seen[line.pid] = line.process
+
+
+def _int(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def is_ending(line: Line) -> bool:
+    """Whether a line says that the start cannot succeed any more."""
+    return any(ending in line.message for ending in ENDINGS) and not is_harmless(line)
+
+
+def cause_of(ends: Ends) -> Cause | None:
+    """The end of a process as the aftermath tells it; None without an aftermath."""
+    if ends.shutdown is not None:
+        return _asked_to_end(*ends.shutdown)
+    if ends.wrapper is None:
+        return None
+    return told_by_code(ends) or _vanished(ends)
+
+
+def _asked_to_end(text: str, process: str | None, line: int) -> Cause:
+    from vllm_startup.causes._server import ShutdownRequested
+
+    cause = ShutdownRequested(
+        message="the server was asked to end while it was starting",
+        signal=15 if "SIGTERM" in text else 2 if "SIGINT" in text else None,
+        confidence="likely",
+        retryable=True,
+    )
+    return with_evidence(cause, text, process, line)
+
+
+_CRASHES: Final = {4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 11: "SEGV"}
+_COLLECT: Final = (
+    "collect the lines above, the kernel's log (dmesg) and the container's or unit's exit status"
+)
+
+
+def told_by_code(ends: Ends) -> Cause | None:
+    """The end of the first process whose exit code names a signal."""
+    from vllm_startup.causes._crash import ProcessCrashed, ProcessKilled
+
+    for name, (code, text, line) in ends.codes.items():
+        if code is None or code >= 0:
+            continue
+        signal = -code
+        if signal in _CRASHES:
+            cause: Cause = ProcessCrashed(
+                message=f"{name} crashed (SIG{_CRASHES[signal]})",
+                signal=signal,
+                process=name,
+                confidence="certain",
+            )
+        else:
+            cause = ProcessKilled(message=f"{name} was ended by signal {signal}", signal=signal, process=name)
+        return with_evidence(cause, text, None, line)
+    return None
+
+
+def _vanished(ends: Ends) -> Cause:
+    from vllm_startup.causes._crash import ProcessKilled, ProcessVanished
+    from vllm_startup.causes._unknown import ProcessExited
+
+    assert ends.wrapper is not None
+    text, process, line = ends.wrapper
+    cause: Cause
+    if ends.wrapper_lost:
+        (pid, name) = next(iter(ends.workers.items())) if len(ends.workers) == 1 else (None, None)
+        cause = ProcessVanished(
+            message=f"{name or 'a worker'} is gone, and the log does not say why; {_COLLECT}",
+            process=name or "Worker",
+            pid=pid,
+            confidence="unknown",
+        )
+    elif not ends.engine_spoke_of_failure and not ends.codes and ends.engines:
+        name = next(iter(ends.engines.values()))
+        cause = ProcessKilled(
+            message=f"{name} ended without a word, as a killed process does; {_COLLECT}",
+            process=name,
+            confidence="unknown",
+        )
+    else:
+        code = next((c for c, _, _ in ends.codes.values() if c is not None), None)
+        cause = ProcessExited(
+            message=f"the start failed, and the log holds only what follows; {_COLLECT}",
+            exit_code=code,
+            confidence="unknown",
+        )
+    return with_evidence(cause, text, process, line)

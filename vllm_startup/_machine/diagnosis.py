@@ -1,0 +1,419 @@
+"""From one attempt's text to why it failed: the first cause across all its processes.
+
+What counts
+-----------
+Root exceptions (tracebacks put together per process, see `vllm_startup._log.tracebacks`) and
+single lines that a rule knows. Warnings, advice, source echoes and config dumps never count.
+
+A cause is *fixed* by a root exception together with a terminal wrapper ("EngineCore failed to
+start.", argparse's ``error:``, an uncaught exception of the main program) or with the end of the
+process: vLLM logs errors that it retries or survives.
+
+Which one
+---------
+The earliest, but an exception that a rule knows before one that none knows, one that ended its
+process before one that was only logged, and anything before a consequence (a peer lost, an
+inspection failed). Exceptions that only say that another process failed are never the cause;
+where there is nothing else, what they tell of that process's end is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
+from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError
+from vllm_startup._log.tracebacks import Tracebacks
+from vllm_startup._machine import aftermath
+from vllm_startup._machine.aftermath import is_ending
+from vllm_startup._machine.evidence import clean, with_evidence
+from vllm_startup._machine.tone import HARMLESS_LEVELS, is_harmless, is_warning
+from vllm_startup._roles import Role
+from vllm_startup.causes._rules import RANKS, CauseRule
+from vllm_startup.causes._ruleset import RuleSet, built_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from vllm_startup._log.lines import Line
+    from vllm_startup.causes import Cause
+
+UNCLASSIFIED: Final = "unclassified_error"
+
+# How strongly something points to a cause; only the order matters.
+_KNOWN_FATAL: Final = 90
+_KNOWN_LINE: Final = 85
+_KNOWN_BARE: Final = 80
+_UNKNOWN_FATAL: Final = 70
+_UNKNOWN_UNCAUGHT: Final = 60
+_KNOWN_LOGGED: Final = 50
+_KNOWN_QUOTED: Final = 45
+_KNOWN_WEAK: Final = 40
+_UNKNOWN_BARE: Final = 30
+_KNOWN_SPOKEN: Final = 20
+_UNKNOWN_LOGGED: Final = 10
+
+# Below this, a better one may still be on its way while the log goes on.
+_SURE: Final = _UNKNOWN_UNCAUGHT
+
+# What is decisive stands at a line's beginning; patterns see no more of an endless one.
+_MAX_LINE: Final = 8_000
+
+_QUOTE: Final = "> "  # of a log pasted as a quotation
+
+# Control flow that is often the beginning of a chain and seldom its reason.
+_INCIDENTAL: Final = frozenset(
+    {
+        "KeyError",
+        "IndexError",
+        "AttributeError",
+        "StopIteration",
+        "ImportError",
+        "ModuleNotFoundError",
+        "LookupError",
+    }
+)
+
+
+@attrs.frozen(kw_only=True)
+class _Candidate:
+    """Something that may be the cause."""
+
+    score: int
+    line: int
+    cause: Cause
+    settled: bool = True
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.score, -self.line)
+
+
+def _better(one: _Candidate | None, other: _Candidate | None) -> _Candidate | None:
+    if one is None or other is None:
+        return one or other
+    return other if other.order > one.order else one
+
+
+class Diagnosis:
+    """Why one attempt failed, told from its text alone.
+
+    Pure and cheap: lines in, a cause out. Memory does not grow with the log.
+    """
+
+    def __init__(self, rules: Iterable[CauseRule] | None = None) -> None:
+        """Start with nothing read.
+
+        Args:
+            rules: What to look for; None: every rule of the package.
+        """
+        self._rules = built_in() if rules is None else RuleSet(rules)
+        self._tracebacks = Tracebacks()
+        self._best: _Candidate | None = None
+        self._explanations: dict[str, Cause] = {}
+        self._ends = aftermath.Ends()
+        self._fatal = False
+        self._ready = False
+        # What the unfinished streams hold, until a line changes it.
+        self._pending: tuple[_Candidate | None, bool] | None = None
+
+    # -- text in
+
+    @staticmethod
+    def literals(rules: Iterable[CauseRule] | None = None) -> tuple[str, ...]:
+        """While not `busy`, only lines that hold one of these need to be fed.
+
+        Args:
+            rules: As for the diagnosis itself.
+        """
+        known = built_in() if rules is None else RuleSet(rules)
+        return tuple(dict.fromkeys((*known.literals, *EXCEPTION_LITERALS, *aftermath.LITERALS)))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a traceback or a message has begun and not ended: every line must be fed."""
+        return self._tracebacks.open
+
+    def feed(self, line: Line) -> None:
+        """Read a line."""
+        if len(line.message) > _MAX_LINE or line.message.startswith(_QUOTE):
+            line = attrs.evolve(line, message=line.message.removeprefix(_QUOTE)[:_MAX_LINE])
+        used = self._tracebacks.feed(line)
+        if used == "message":
+            self._pending = None
+        self._take()
+        self._ends.saw(line)
+        if used == "no":
+            self._read_line(line)
+        elif used == "message" and is_ending(line):
+            self._fatal = True
+            self._ends.read(line.message, process=line.process, line=line.number)
+
+    def finish(self) -> None:
+        """No more text will come: close what is open."""
+        self._tracebacks.finish()
+        self._take()
+
+    def _take(self) -> None:
+        for chain in self._tracebacks.take():
+            self._pending = None
+            self._note_chain(chain)
+
+    # -- causes out
+
+    @property
+    def fatal(self) -> bool:
+        """Whether the text says that the start cannot succeed any more."""
+        return self._fatal or self._unfinished()[1]
+
+    @property
+    def cause(self) -> Cause | None:
+        """The best candidate so far, whether or not the attempt has failed; None without any."""
+        best = self._candidate()
+        return None if best is None else best.cause
+
+    @property
+    def aftermath(self) -> Cause | None:
+        """What is known of the end when only the aftermath is there; None without one."""
+        return None if self._ready else aftermath.cause_of(self._ends)
+
+    def verdict(self, *, ended: bool) -> Cause | None:
+        """The cause, once it is fixed.
+
+        Args:
+            ended: Whether the main process has ended, or the text is all there will be.
+
+        Returns:
+            The root cause; when it has ended, else what the aftermath tells; None for a text
+            without a failure, and while it goes on and is not known to have failed.
+        """
+        if not ended and not self.fatal:
+            return None
+        best = self._candidate()
+        if not ended:
+            return best.cause if best is not None and best.settled and best.score >= _SURE else None
+        if best is not None and best.score > _KNOWN_SPOKEN:
+            return best.cause
+        if best is not None and self._failed and (best.score == _KNOWN_SPOKEN or not self._told_by_code):
+            return best.cause  # it was only logged, but nothing says more
+        return self.aftermath
+
+    @property
+    def _told_by_code(self) -> bool:
+        return not self._ready and aftermath.told_by_code(self._ends) is not None
+
+    @property
+    def _failed(self) -> bool:
+        return self.fatal or self._ends.wrapper is not None
+
+    def _candidate(self) -> _Candidate | None:
+        """The best of what is finished and what is still being read."""
+        unfinished, _ = self._unfinished()
+        return self._explained(_better(self._best, unfinished))
+
+    def _unfinished(self) -> tuple[_Candidate | None, bool]:
+        """The best of what is still being read, and whether it ends the program."""
+        if self._pending is None:
+            best: _Candidate | None = None
+            chains = self._tracebacks.peek()
+            for chain in chains:
+                found = self._judge(chain)
+                if found is not None and found.cause.kind == UNCLASSIFIED:
+                    found = attrs.evolve(found, settled=False)  # the next line may hold what a rule knows
+                best = _better(best, found)
+            self._pending = (best, any(_ends_program(chain) for chain in chains))
+        return self._pending
+
+    def _explained(self, found: _Candidate | None) -> _Candidate | None:
+        """What an earlier line says of why it happened, where one does."""
+        if found is None or found.cause.kind not in self._explanations:
+            return found
+        reason = self._explanations[found.cause.kind]
+        cause = attrs.evolve(reason, evidence=(*reason.evidence, *found.cause.evidence))
+        return attrs.evolve(found, cause=cause, score=max(found.score, _KNOWN_WEAK))
+
+    # -- lines
+
+    def _read_line(self, line: Line) -> None:
+        text = line.message
+        if is_ending(line):
+            self._fatal = True
+            self._ends.read(text, process=line.process, line=line.number)
+        if not self._ready and any(each in text for each in aftermath.READY):
+            self._ready = True
+        self._ends.heard(line)
+        harmless = is_harmless(line)
+        if harmless and not is_warning(line):
+            return
+        if not harmless:
+            self._read_spoken(line)
+        for rule, cause in self._rules.of_line(line):
+            if harmless and not rule.explains:
+                continue
+            for kind in rule.explains:
+                self._explanations.setdefault(kind, with_evidence(cause, text, line.process, line.number))
+            if harmless or not rule.offered:
+                continue
+            if cause.family == "LaunchArguments":
+                self._fatal = True  # argparse exits at once
+            self._offer(
+                _Candidate(
+                    score=_KNOWN_WEAK if rule.rank == "weak" else _KNOWN_LINE,
+                    line=line.number,
+                    cause=with_evidence(cause, text, line.process, line.number),
+                )
+            )
+            return
+
+    def _read_spoken(self, line: Line) -> None:
+        """What a rule knows of an exception, said without its class: much may be retried or survived."""
+        known = self._rules.of_error(RaisedError(type="", text=line.message.strip()[:MAX_TEXT]))
+        if known is not None:
+            cause = with_evidence(known[1], line.message, line.process, line.number)
+            if cause.confidence == "certain":
+                cause = attrs.evolve(cause, confidence="likely")
+            self._offer(_Candidate(score=_KNOWN_SPOKEN, line=line.number, cause=cause))
+
+    # -- exceptions
+
+    def _note_chain(self, chain: RaisedChain) -> None:
+        if _ends_program(chain):
+            self._fatal = True
+        for error in chain.links:
+            if aftermath.is_wrapper(error) and chain.level not in HARMLESS_LEVELS:
+                self._ends.read(error.full, process=chain.process, line=error.line)
+        found = self._judge(chain)
+        if found is not None:
+            self._offer(found)
+
+    def _offer(self, found: _Candidate) -> None:
+        self._best = _better(self._best, found)
+
+    def _judge(self, chain: RaisedChain) -> _Candidate | None:
+        if chain.level in HARMLESS_LEVELS or _headed(chain, aftermath.HARMLESS_HEADLINES[:1]):
+            return None
+        known = self._known(chain)
+        if known is not None:
+            return known
+        roots = [e for e in chain.links if not aftermath.is_wrapper(e)]
+        if not roots:
+            return self._quoted(chain)
+        root = _root(roots)
+        if _headed(chain, aftermath.INSPECTION):
+            return self._inspection(root, chain)
+        if root.name in aftermath.SECONDARY_TYPES:
+            return None
+        return _Candidate(score=_weigh_unknown(chain), line=root.line, cause=_unclassified(root, chain))
+
+    def _known(self, chain: RaisedChain) -> _Candidate | None:
+        """The link that the most telling rule knows; the first of equals."""
+        best: tuple[int, CauseRule, RaisedError, Cause] | None = None
+        for error in chain.links:
+            if aftermath.is_wrapper(error):
+                continue
+            matched = self._rules.of_error(error)
+            if matched is None:
+                continue
+            rule, cause = matched
+            rank = RANKS[rule.rank]
+            if best is None or rank > best[0]:
+                best = (rank, rule, error, cause)
+            elif type(cause) is type(best[3]):
+                best = (*best[:3], _filled(best[3], cause))
+        if best is None:
+            return None
+        _, rule, error, cause = best
+        score = _KNOWN_WEAK if rule.rank == "weak" else _weigh_known(chain)
+        return _Candidate(
+            score=score,
+            line=error.line,
+            cause=with_evidence(cause, error.full, chain.process, error.line),
+        )
+
+    def _inspection(self, root: RaisedError, chain: RaisedChain) -> _Candidate | None:
+        """An exception that no rule knows, inside a failed inspection of the model's class."""
+        known = self._rules.of_error(RaisedError(type="ValueError", text="failed to be inspected"))
+        if known is None:
+            return None
+        cause = attrs.evolve(known[1], message=f"{known[1].message}: {root.full}")
+        cause = with_evidence(cause, root.full, chain.process, root.line)
+        return _Candidate(score=_KNOWN_WEAK + 1, line=root.line, cause=cause)
+
+    def _quoted(self, chain: RaisedChain) -> _Candidate | None:
+        """What a wrapper passes on of another process's exception."""
+        for error in chain.links:
+            said = aftermath.quoted(error)
+            if said is None:
+                continue
+            matched = self._rules.of_error(RaisedError(type="", text=said))
+            if matched is not None:
+                cause = with_evidence(matched[1], error.full, chain.process, error.line)
+                return _Candidate(score=_KNOWN_QUOTED, line=error.line, cause=cause)
+        return None
+
+
+def _headed(chain: RaisedChain, headlines: tuple[str, ...]) -> bool:
+    return chain.headline is not None and any(h in chain.headline for h in headlines)
+
+
+def _weigh_known(chain: RaisedChain) -> int:
+    if _headed(chain, aftermath.FATAL_HEADLINES):
+        return _KNOWN_FATAL
+    if _headed(chain, aftermath.HARMLESS_HEADLINES):
+        return _KNOWN_LOGGED
+    if all(not e.frames for e in chain.links):
+        return _KNOWN_BARE
+    return _KNOWN_FATAL if chain.level is None else _KNOWN_LOGGED
+
+
+def _weigh_unknown(chain: RaisedChain) -> int:
+    if _headed(chain, aftermath.FATAL_HEADLINES):
+        return _UNKNOWN_FATAL
+    if _headed(chain, aftermath.HARMLESS_HEADLINES):
+        return _UNKNOWN_LOGGED
+    if all(not e.frames for e in chain.links):
+        return _UNKNOWN_BARE
+    return _UNKNOWN_UNCAUGHT if chain.level is None else _UNKNOWN_LOGGED
+
+
+def _ends_program(chain: RaisedChain) -> bool:
+    """Whether it is what the interpreter prints when an exception leaves the main program."""
+    last = chain.links[-1]
+    of_main = chain.role in (None, Role.API_SERVER, Role.LAUNCHER)
+    return last.main and last.link != "quoted" and chain.level is None and of_main and bool(last.type)
+
+
+def _root(errors: list[RaisedError]) -> RaisedError:
+    """Of a chain that no rule knows, the link that says most: the first, unless incidental."""
+    for error, following in zip(errors, [*errors[1:], None], strict=True):
+        if following is None or following.link == "quoted":
+            continue
+        if not (error.name in _INCIDENTAL and following.link == "context"):
+            return error
+    return errors[-1]
+
+
+def _filled(cause: Cause, other: Cause) -> Cause:
+    """A cause with the fields that it lacks taken from another of its kind."""
+    lacking = {
+        name: value
+        for name, value in other.fields.items()
+        if value is not None and cause.fields[name] is None
+    }
+    return attrs.evolve(cause, **lacking) if lacking else cause
+
+
+def _unclassified(error: RaisedError, chain: RaisedChain) -> Cause:
+    from vllm_startup.causes._unknown import UnclassifiedError
+
+    text = clean(error.text)
+    cause = UnclassifiedError(
+        message=f"{chain.process or 'a process'} failed with {error.full.splitlines()[0]}",
+        confidence="likely",
+        exception=error.type,
+        text=text,
+        process=chain.process,
+    )
+    return with_evidence(cause, error.full, chain.process, error.line)

@@ -1,0 +1,385 @@
+"""LaunchArguments: what was asked for on the command line or in the environment cannot be done."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found, compiled
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class LaunchArguments(Cause):
+    """What was asked for on the command line or in the environment cannot be done."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class InvalidArguments(LaunchArguments):
+    """The command line was refused.
+
+    Attributes:
+        argument: The argument that was refused.
+    """
+
+    argument: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ParallelSizeInvalid(LaunchArguments):
+    """A parallel size does not fit the model or the machine.
+
+    Attributes:
+        what: What is divided or counted, in vLLM's words.
+        size: The size that was asked for.
+        allowed: The count that it must divide or stay within.
+    """
+
+    what: str | None = None
+    size: int | None = None
+    allowed: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class MaxModelLenTooLarge(LaunchArguments):
+    """The length asked for is beyond what the model was made for.
+
+    Attributes:
+        requested: ``--max-model-len``, in tokens.
+        allowed: The model's own limit, in tokens.
+    """
+
+    requested: int | None = None
+    allowed: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class QuantizationMismatch(LaunchArguments):
+    """The quantisation asked for is unknown or is not the checkpoint's.
+
+    Attributes:
+        method: The one asked for.
+    """
+
+    method: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class FileMissing(LaunchArguments):
+    """A file that an argument names does not exist.
+
+    Attributes:
+        path: Which.
+    """
+
+    path: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ServiceEnvironmentClash(LaunchArguments):
+    """Kubernetes put a service's address into a variable that vLLM reads.
+
+    Attributes:
+        variable: Its name.
+    """
+
+    variable: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class EngineConfigMismatch(LaunchArguments):
+    """Engines of one deployment were started with different settings."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CudaForkReinit(LaunchArguments):
+    """CUDA was used before the workers were forked."""
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _refused(found: Found) -> Cause | None:
+    program = found.word("program") or ""
+    if not (program.startswith(("vllm", "api_server", "-m", "__main__")) or program.endswith(".py")):
+        return None
+    said = (
+        found.word("unknown") or found.word("argument") or found.word("required") or found.word("ambiguous")
+    )
+    argument = said.split("/")[-1].strip() if said and said.startswith("-") else said
+    return InvalidArguments(
+        message=found.text.partition(": error: ")[2] or found.text,
+        hint="compare with `vllm serve --help` of the installed version" if found.word("unknown") else None,
+        argument=argument,
+        retryable=False,
+    )
+
+
+def _argument(argument: str | None, found: Found) -> Cause:
+    said = found.error.text if found.error is not None else found.text
+    return InvalidArguments(message=said, argument=argument, retryable=False)
+
+
+def _config_refused(found: Found) -> Cause | None:
+    what = found.word("what") or ""
+    if "failed to be inspected" in what:
+        return None  # says nothing of arguments
+    named = compiled(r"--[a-z][a-z0-9-]{1,60}").search(what)
+    return InvalidArguments(
+        message=f"{found.word('config')} refused what it was given: {what}",
+        confidence="likely",
+        argument=named[0] if named else None,
+        retryable=False,
+    )
+
+
+# Tensor parallel sizes that are worth naming: GPUs of a deployment.
+_MAX_SIZE = 64
+
+
+def _heads(found: Found) -> Cause:
+    heads, size = found.number("count") or 0, found.number("size")
+    fit = [n for n in range(1, min(heads, _MAX_SIZE) + 1) if heads % n == 0]
+    return ParallelSizeInvalid(
+        message=f"{heads} attention heads cannot be divided among {size} tensor parallel ranks",
+        hint=f"--tensor-parallel-size must divide {heads}: {', '.join(map(str, fit))}" if fit else None,
+        what="attention heads",
+        size=size,
+        allowed=heads,
+        retryable=False,
+    )
+
+
+def _indivisible(found: Found) -> Cause:
+    count, size = found.number("count"), found.number("size")
+    what = found.word("what")
+    return ParallelSizeInvalid(
+        message=f"{what or 'a dimension of the model'} ({count}) does not go with the size {size}",
+        confidence="certain" if what else "likely",
+        what=what,
+        size=size,
+        allowed=count,
+        retryable=False,
+    )
+
+
+def _too_long(found: Found) -> Cause:
+    requested, allowed = found.number("requested"), found.number("allowed")
+    return MaxModelLenTooLarge(
+        message=f"--max-model-len {requested} is beyond the model's own limit of {allowed}",
+        hint=f"start with --max-model-len {allowed} or less" if allowed else None,
+        requested=requested,
+        allowed=allowed,
+        retryable=False,
+    )
+
+
+def _quantization(found: Found) -> Cause:
+    method = found.word("method")
+    return QuantizationMismatch(
+        message=f"quantisation {method} is unknown to this vLLM, or not the checkpoint's",
+        method=method,
+        retryable=False,
+    )
+
+
+def _missing(found: Found) -> Cause:
+    path = found.word("path") or ""
+    return FileMissing(message=f"there is no {path}", path=path, confidence="likely", retryable=False)
+
+
+def _service(found: Found) -> Cause:
+    return ServiceEnvironmentClash(
+        message="a Kubernetes service named vllm puts its address into VLLM_PORT, which vLLM reads as a port",
+        hint="rename the service, or set enableServiceLinks: false in the pod",
+        variable=found.word("variable") or "VLLM_PORT",
+        retryable=False,
+    )
+
+
+def _engines(found: Found) -> Cause:
+    said = found.error.text if found.error is not None else found.text
+    return EngineConfigMismatch(message=said, retryable=False)
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal=": error: ",
+        pattern=r"^(?P<program>[\w.-]{1,40}(?: [\w-]{1,20}){0,3}): error: (?P<what>unrecognized arguments: "
+        r"(?P<unknown>\S{1,200})|argument (?P<argument>[^:]{1,80}): |the following arguments are required: "
+        r"(?P<required>.{1,200})|ambiguous option: (?P<ambiguous>\S{1,80})|expected |invalid |.{1,400}$)",
+        where="line",
+        build=_refused,
+        versions="argparse, all",
+    ),
+    CauseRule(
+        literal="requires --tool-call-parser",
+        build=lambda found: _argument("--enable-auto-tool-choice", found),
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="invalid tool call parser",
+        build=lambda found: _argument("--tool-call-parser", found),
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="invalid reasoning parser",
+        build=lambda found: _argument("--reasoning-parser", found),
+        versions="0.7 to 0.33",
+    ),
+    CauseRule(
+        literal="got an unexpected keyword argument",
+        pattern=r"(?:EngineArgs|Config)\.?\w*(?:\.__init__)?\(\) got an unexpected keyword argument '"
+        r"(?P<argument>\w{1,80})'",
+        build=lambda found: _argument(found.word("argument"), found),
+        versions="all",
+    ),
+    CauseRule(
+        literal="validation error",
+        pattern=r"validation errors? for \w*(?:Config|Args)\n(?P<argument>[\w.]{1,80})\n  "
+        r"(?P<what>Input should be|"
+        r"Unexpected keyword|Extra inputs|Field required)",
+        build=lambda found: _argument(found.word("argument"), found),
+        versions="0.9 to 0.33, pydantic 2",
+    ),
+    CauseRule(
+        literal="validation error",
+        pattern=r"validation errors? for (?P<config>\w{1,60}(?:Config|Args))\n {1,4}Value error, "
+        r"(?P<what>[^\n]{1,600})",
+        rank="generic",
+        build=_config_refused,
+        versions="0.9 to 0.33, pydantic 2",
+    ),
+    CauseRule(
+        literal="max_num_batched_tokens (",
+        pattern=r"max_num_batched_tokens \(\d+\) (?:is smaller than|must be greater than)",
+        build=lambda found: _argument("--max-num-batched-tokens", found),
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="Unknown vLLM environment variable",
+        pattern=r"Unknown vLLM environment variable detected: (?P<argument>\w{1,100})",
+        build=lambda found: _argument(found.word("argument"), found),
+        versions="0.12 to 0.33",
+    ),
+    CauseRule(
+        literal="Cannot use more than one data parallel load balancing mode",
+        build=lambda found: _argument(None, found),
+        versions="0.22 to 0.33",
+    ),
+    CauseRule(
+        literal="Total number of attention heads",
+        pattern=r"Total number of attention heads \((?P<count>\d+)\) must be divisible by tensor "
+        r"parallel size "
+        r"\((?P<size>\d+)\)",
+        build=_heads,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="must be divisible by",
+        pattern=r"(?P<what>Number of experts|[Nn]um(?:ber of)? ?_?\w+|tp_size"
+        r"|nnodes)[^\n]{0,60}?\(?=?(?P<count>\d+)\)?"
+        r"[^\n]{0,40}? must be divisible by [^\n]{0,60}?(?P<size>\d+)",
+        rank="generic",
+        build=_indivisible,
+        versions="0.5 to 0.33",
+    ),
+    CauseRule(
+        literal="Tensor parallel size ",
+        pattern=r"Tensor parallel size (?P<size>\d+) is greater than the number of experts (?P<count>\d+)",
+        build=_indivisible,
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal=" is not divisible by ",
+        pattern=r"AssertionError: (?P<count>\d+) is not divisible by (?P<size>\d+)",
+        rank="generic",
+        build=_indivisible,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="is not divisible by weight quantization",
+        pattern=r"input_size_per_partition = ?(?P<count>\d+)|output_size_per_partition = ?(?P<size>\d+)",
+        rank="generic",
+        build=lambda _: ParallelSizeInvalid(
+            message="the tensor parallel size cuts the quantised weights at a place that their groups "
+            "do not allow",
+            what="quantisation group",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="is greater than the derived max_model_len",
+        pattern=r"max_model_len \((?P<requested>[\d.]+)\) is greater than the derived max_model_len "
+        r"\([^)]{0,80}?=(?P<allowed>[\d.]+)",
+        build=_too_long,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="Quantization method specified in the model config",
+        pattern=r"model config\s+\((?P<own>[\w.-]{1,60})\) does not match the quantization\s+method "
+        r"specified in the "
+        r"`quantization` argument\s+\((?P<method>[\w.-]{1,60})\)",
+        build=lambda found: QuantizationMismatch(
+            message=f"the checkpoint is quantised with {found.word('own')}, {found.word('method')} was "
+            f"asked for",
+            hint="leave --quantization out: vLLM reads it from the checkpoint",
+            method=found.word("method"),
+            retryable=False,
+        ),
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="Unknown quantization method",
+        pattern=r"Unknown quantization method: (?P<method>[\w-]{1,60})",
+        build=_quantization,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="Cannot find the config file for",
+        pattern=r"Cannot find the config file for (?P<method>[\w.-]{1,60})",
+        build=_quantization,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="No such file or directory: ",
+        pattern=r"No such file or directory: b?'(?P<path>[^']{1,400})'",
+        exceptions=("FileNotFoundError", "OSError"),
+        rank="generic",
+        build=_missing,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="appears to be a URI",
+        pattern=r"(?P<variable>VLLM_PORT) '",
+        build=_service,
+        versions="0.8.5 to 0.33",
+    ),
+    CauseRule(
+        literal="invalid literal for int() with base 10: ",
+        pattern=r"base 10: '(?P<value>tcp://[^']{0,100})",
+        build=_service,
+        versions="0.4 to 0.8",
+    ),
+    CauseRule(
+        literal="Configuration mismatch detected for engine",
+        build=lambda found: _engines(found),
+        versions="0.11.1 to 0.33",
+    ),
+    CauseRule(
+        literal="use --headless",
+        pattern=r"Remote engine \d+ must (?:not )?use\s+--headless",
+        build=lambda found: _engines(found),
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal="Cannot re-initialize CUDA in forked subprocess",
+        build=lambda _: CudaForkReinit(
+            message="CUDA was used before the workers were forked",
+            hint="set VLLM_WORKER_MULTIPROC_METHOD=spawn, and use no CUDA before the engine is made",
+            retryable=False,
+        ),
+        versions="torch 1.x to 2.9",
+    ),
+)

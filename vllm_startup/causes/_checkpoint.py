@@ -1,0 +1,239 @@
+"""Checkpoint: the weights are not what they should be."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Checkpoint(Cause):
+    """The weights are not what they should be."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CheckpointCorrupt(Checkpoint):
+    """A file of weights is damaged or is none.
+
+    Attributes:
+        file: Which.
+    """
+
+    file: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CheckpointMismatch(Checkpoint):
+    """Names or shapes of tensors are not those of the model.
+
+    Attributes:
+        parameter: The tensor or parameter.
+    """
+
+    parameter: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class WeightsMissing(Checkpoint):
+    """Files of weights, or parameters in them, are missing.
+
+    Attributes:
+        model: The model's name or path.
+        files: What is missing.
+    """
+
+    model: str | None = None
+    files: tuple[str, ...] | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class AdapterInvalid(Checkpoint):
+    """A LoRA or prompt adapter cannot be loaded.
+
+    Attributes:
+        adapter: Its name or path.
+    """
+
+    adapter: str | None = None
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _corrupt(found: Found) -> Cause:
+    said = found.error.text if found.error is not None else found.text
+    return CheckpointCorrupt(
+        message=f"a file of weights is damaged: {said}",
+        hint="compare the files' sizes with the hub's, and download the damaged one again",
+        retryable=False,
+    )
+
+
+def _mismatch(found: Found) -> Cause:
+    parameter = found.word("parameter")
+    said = found.error.text if found.error is not None else found.text
+    return CheckpointMismatch(
+        message=f"the model has no place for {parameter}"
+        if parameter
+        else f"a tensor does not fit the model: {said}",
+        confidence="certain" if said else "likely",
+        parameter=parameter,
+        retryable=False,
+    )
+
+
+def _missing(found: Found) -> Cause:
+    model, files = found.word("model"), found.names("names")
+    return WeightsMissing(
+        message="weights are missing: " + (", ".join(files[:3]) if files else f"none found in {model}"),
+        hint="check that the download is complete, and --load-format" if model else None,
+        model=model,
+        files=files,
+        retryable=False,
+    )
+
+
+# What --max-lora-rank accepts (vllm/config/lora.py, 0.5 to 0.33).
+_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+
+
+def _rank(rank: int | None) -> int | None:
+    return next((each for each in _RANKS if rank is not None and each >= rank), rank)
+
+
+def _adapter(found: Found) -> Cause:
+    adapter = found.word("adapter")
+    said = found.error.text if found.error is not None else found.text
+    return AdapterInvalid(
+        message=f"the adapter {adapter} cannot be loaded" if adapter else said,
+        adapter=adapter,
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(literal="Error while deserializing header", build=_corrupt, versions="safetensors 0.3 to 0.7"),
+    CauseRule(literal="SafetensorError", rank="generic", build=_corrupt, versions="safetensors 0.3 to 0.7"),
+    CauseRule(
+        literal="invalid load key, 'v'",
+        build=lambda _: CheckpointCorrupt(
+            message="a file of weights is a Git LFS pointer, not the weights",
+            hint="fetch the files themselves: git lfs pull, or download with the hf command",
+            retryable=False,
+        ),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="Unable to load weights from pytorch checkpoint file",
+        build=_corrupt,
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(literal="PytorchStreamReader failed", build=_corrupt, versions="torch 1.6 to 2.9"),
+    CauseRule(literal="UnpicklingError", rank="generic", build=_corrupt, versions="torch 1.x to 2.9"),
+    CauseRule(
+        literal="KeyError: '",
+        pattern=r"^KeyError: '(?P<parameter>[\w]+(?:\.[\w]+)+)'",
+        frame="load_weights",
+        build=_mismatch,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="KeyError: '",
+        pattern=r"^KeyError: '(?P<parameter>[\w]+(?:\.[\w]+)*\.(?:weight|bias|qweight|qzeros|scales"
+        r"|g_idx|weight_scale"
+        r"|weight_scale_inv|input_scale|absmax|weight_packed|k_scale|v_scale))'",
+        build=_mismatch,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="There is no module or parameter named",
+        pattern=r"There is no module or parameter named '(?P<parameter>[^']{1,300})'",
+        build=_mismatch,
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(literal="Attempted to load weight", build=_mismatch, versions="0.5 to 0.33"),
+    CauseRule(
+        literal="size mismatch for",
+        pattern=r"size mismatch for (?P<parameter>[\w.]{1,200})",
+        build=_mismatch,
+        versions="torch",
+    ),
+    CauseRule(
+        literal="must match the size of tensor",
+        frame="load_weights",
+        build=_mismatch,
+        rank="generic",
+        versions="torch",
+    ),
+    CauseRule(
+        literal="exceeds dimension size",
+        frame="load_weights",
+        build=_mismatch,
+        rank="generic",
+        versions="torch",
+    ),
+    CauseRule(
+        literal="weight_loader", frame="weight_loader", build=_mismatch, rank="weak", versions="0.2 to 0.33"
+    ),
+    CauseRule(
+        literal="Cannot find any model weights with",
+        pattern=r"Cannot find any model weights with [`'](?P<model>[^`']{1,400})",
+        build=_missing,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="weights were not initialized from checkpoint",
+        pattern=r"weights were not initialized from checkpoint: (?P<names>\{[^}]{0,600}\}?)",
+        build=_missing,
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="No such file or directory",
+        pattern=r"No such file or directory:? '?\"?(?P<names>[^'\"\n]{0,400}\."
+        r"(?:safetensors|bin|pt|pth|gguf))",
+        build=_missing,
+        versions="Python, safetensors",
+    ),
+    CauseRule(
+        literal="does not appear to have",
+        pattern=r"(?<!\S)(?P<model>\S{1,400}) does not appear to have (?:a file|files) named "
+        r"\(?(?P<names>[^)\n]{0,300}?"
+        r"(?:safetensors|bin|index\.json))",
+        build=_missing,
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal="is greater than max_lora_rank",
+        pattern=r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank\s+(?P<most>\d+)",
+        build=lambda found: AdapterInvalid(
+            message=f"the adapter's LoRA rank {found.word('rank')} exceeds --max-lora-rank "
+            f"{found.word('most')}",
+            hint=f"start with --max-lora-rank {_rank(found.number('rank'))}",
+            retryable=False,
+        ),
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="No adapter found for",
+        pattern=r"No adapter found for (?P<adapter>\S{1,400})",
+        build=_adapter,
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="Loading lora",
+        pattern=r"Loading lora (?P<adapter>\S{1,400}) failed",
+        build=_adapter,
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="adapter_config.json",
+        pattern=r"'(?P<adapter>[^']{1,400})/adapter_config\.json'",
+        rank="generic",
+        build=_adapter,
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(literal="is unsupported LoRA weight", build=_adapter, versions="0.3 to 0.33"),
+    CauseRule(literal="expected target modules in", build=_adapter, versions="0.4 to 0.33"),
+)

@@ -1,0 +1,125 @@
+"""Compile: kernels could not be compiled."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Compile(Cause):
+    """Kernels could not be compiled."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CompilerMissing(Compile):
+    """No compiler, or not its headers.
+
+    Attributes:
+        tool: The program or header that is missing.
+    """
+
+    tool: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class JitBuildFailed(Compile):
+    """Compiling kernels at run time failed."""
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _compiler(tool: str, hint: str | None) -> Cause:
+    return CompilerMissing(message=f"{tool} is missing", hint=hint, tool=tool, retryable=False)
+
+
+def _build(found: Found) -> Cause:
+    said = found.error.text if found.error is not None else found.text
+    return JitBuildFailed(
+        message=f"kernels could not be compiled: {said}",
+        confidence="certain" if "rror:" in said and "CalledProcessError" not in said else "likely",
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="No working C++ compiler found",
+        build=lambda _: _compiler("a C++ compiler", "install g++, or start with --enforce-eager"),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="Failed to find C compiler",
+        build=lambda _: _compiler("a C compiler", "install gcc, or set CC to a C compiler"),
+        versions="triton 2 to 3.5",
+    ),
+    CauseRule(
+        literal="Python.h: No such file or directory",
+        where="both",
+        explains=("jit_build_failed",),
+        build=lambda _: _compiler(
+            "Python.h", "install python3-dev in the version of the Python that runs vLLM"
+        ),
+        versions="gcc",
+    ),
+    CauseRule(
+        literal="Could not find nvcc",
+        where="both",
+        build=lambda _: _compiler("nvcc", "install the CUDA toolkit and set CUDA_HOME"),
+        versions="flashinfer 0.2 to 0.6",
+    ),
+    CauseRule(
+        literal="CUDA_HOME environment variable is not set",
+        build=lambda _: _compiler("nvcc", "install the CUDA toolkit and set CUDA_HOME"),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="not found",
+        pattern=r"(?:^|\n)(?:/bin/)?(?:ba|da|z)?sh: (?:line )?(?:\d+: )?(?:/\S{0,200}/)?"
+        r"(?P<tool>nvcc|gcc|g\+\+|cc|c\+\+|ninja|ptxas): (?:command )?not found",
+        where="both",
+        explains=("jit_build_failed",),
+        build=lambda found: _compiler(found.word("tool") or "a compiler", None),
+        versions="dash, bash",
+    ),
+    CauseRule(
+        literal="fatal error: ",
+        pattern=r"fatal error: (?P<tool>[\w./+-]{1,120}): No such file or directory",
+        where="both",
+        rank="generic",
+        explains=("jit_build_failed",),
+        build=lambda found: _compiler(found.word("tool") or "a header", None),
+        versions="gcc, nvcc",
+    ),
+    CauseRule(
+        literal=" error: ",
+        pattern=r"(?:^|\n)(?P<place>[^\s:(]{1,300}\.(?:cu|cuh|h|hpp|cpp|cc|c)(?::\d+(?::\d+)?|\(\d+\))): "
+        r"(?:fatal )?error: (?P<what>[^\n]{1,400})",
+        where="both",
+        rank="generic",
+        explains=("jit_build_failed",),
+        offered=False,
+        build=lambda found: JitBuildFailed(
+            message=f"{found.word('place')}: {found.word('what')}", retryable=False
+        ),
+        versions="gcc, nvcc",
+    ),
+    CauseRule(literal="Ninja build failed", rank="weak", build=_build, versions="flashinfer 0.2 to 0.6"),
+    CauseRule(literal="Error building extension", rank="weak", build=_build, versions="torch 1.x to 2.9"),
+    CauseRule(literal="C++ compile error", rank="generic", build=_build, versions="torch 2.x"),
+    CauseRule(literal="BackendCompilerFailed", rank="weak", build=_build, versions="torch 2.x"),
+    CauseRule(literal="InductorError", rank="weak", build=_build, versions="torch 2.7 to 2.9"),
+    CauseRule(literal="triton.compiler.errors.", rank="generic", build=_build, versions="triton 2 to 3.5"),
+    CauseRule(literal="PTXASError", rank="generic", build=_build, versions="triton 3"),
+    CauseRule(literal="No valid triton configs", rank="weak", build=_build, versions="torch 2.x"),
+    CauseRule(
+        literal="returned non-zero exit status",
+        pattern=r"CalledProcessError: Command '?\[?'?[^']{0,200}\b(?:gcc|g\+\+|cc|c\+\+|nvcc|ninja|ptxas)'",
+        rank="weak",
+        build=_build,
+        versions="triton 2 to 3.5",
+    ),
+)

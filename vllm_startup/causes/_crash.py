@@ -1,0 +1,202 @@
+"""Crash: a process was ended from outside, or crashed."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Crash(Cause):
+    """A process was ended from outside, or crashed."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ProcessKilled(Crash):
+    """A signal from outside ended a process.
+
+    Attributes:
+        signal: The signal's number.
+        process: Which one.
+    """
+
+    signal: int | None = None
+    process: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ProcessCrashed(Crash):
+    """A process crashed in native code.
+
+    Attributes:
+        signal: The signal's number.
+        process: Which one.
+    """
+
+    signal: int | None = None
+    process: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ProcessVanished(Crash):
+    """A process is gone, and nobody can tell how it ended.
+
+    Attributes:
+        process: Which one.
+        pid: Its process id.
+    """
+
+    process: str | None = None
+    pid: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class IllegalMemoryAccess(Crash):
+    """A kernel touched memory that is not its own."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class GpuHardwareFault(Crash):
+    """The GPU itself failed: memory errors, lost from the bus."""
+
+
+# --- how they are told -------------------------------------------------------------------
+
+_SIGNALS = {
+    "Segmentation fault": 11,
+    "Segfault": 11,
+    "SEGV": 11,
+    "Aborted": 6,
+    "ABRT": 6,
+    "Bus error": 7,
+    "BUS": 7,
+    "Illegal instruction": 4,
+    "ILL": 4,
+    "FPE": 8,
+}
+
+
+def _crashed(found: Found) -> Cause:
+    what = found.word("what") or ""
+    process = found.line.process if found.line is not None else None
+    return ProcessCrashed(
+        message=f"{process or 'a process'} crashed in native code ({what})",
+        signal=_SIGNALS.get(what, 8),
+        process=process,
+        retryable=None,
+    )
+
+
+def _exited(found: Found) -> Cause:
+    code = found.number("code") or 0
+    signal = code - 128
+    if signal == 9:
+        return ProcessKilled(message="the main process was killed", signal=signal)
+    return ProcessCrashed(message=f"the main process crashed (exit status {code})", signal=signal)
+
+
+def _illegal(_: Found) -> Cause:
+    return IllegalMemoryAccess(message="a GPU kernel touched memory that is not its own", retryable=None)
+
+
+def _hardware(_: Found) -> Cause:
+    return GpuHardwareFault(
+        message="the GPU reported a hardware fault",
+        hint="drain the node, look for Xid lines in dmesg, and reset or replace the GPU",
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="Fatal Python error: ",
+        pattern=r"^Fatal Python error: (?P<what>Segmentation fault|Aborted|Bus error|Illegal instruction|"
+        r"Floating.point exception)",
+        where="line",
+        build=_crashed,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="Segfault encountered",
+        pattern=r"^!+ (?P<what>Segfault) encountered !+",
+        where="line",
+        build=_crashed,
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="received at time=",
+        pattern=r"^\*\*\* SIG(?P<what>SEGV|ABRT|BUS|ILL|FPE)\b",
+        where="line",
+        build=_crashed,
+        versions="glog, Ray",
+    ),
+    CauseRule(
+        literal="(core dumped)",
+        pattern=r"(?P<what>Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point "
+        r"exception) +\(core dumped\)",
+        where="line",
+        rank="weak",
+        build=_crashed,
+        versions="bash",
+    ),
+    CauseRule(
+        literal="an illegal memory access was encountered",
+        where="both",
+        build=_illegal,
+        versions="CUDA error 700",
+    ),
+    CauseRule(literal="CUDA error: misaligned address", build=_illegal, versions="CUDA error 716"),
+    CauseRule(literal="uncorrectable ECC error", build=_hardware, versions="CUDA error 214"),
+    CauseRule(literal="GPU is lost", where="both", build=_hardware, versions="NVML"),
+    CauseRule(literal="fallen off the bus", where="line", build=_hardware, versions="NVIDIA driver, Xid 79"),
+    CauseRule(
+        literal="CUDA error: unspecified launch failure",
+        rank="generic",
+        build=lambda _: GpuHardwareFault(
+            message="a kernel failed without a reason: the GPU, its driver or the kernel is at fault",
+            confidence="likely",
+        ),
+        versions="CUDA error 719",
+    ),
+    CauseRule(
+        literal="code=killed, status=9/KILL",
+        where="line",
+        rank="weak",
+        build=lambda _: ProcessKilled(message="the main process was killed", signal=9),
+        versions="systemd",
+    ),
+    CauseRule(
+        literal="Killed",
+        pattern=r"^(?:[^\s:]{1,200}: line \d+: +\d+ )?Killed(?: {2,}\S.{0,400})?$",
+        where="line",
+        rank="weak",
+        build=lambda _: ProcessKilled(message="the main process was killed", signal=9, confidence="likely"),
+        versions="bash",
+    ),
+    CauseRule(
+        literal="exited with code",
+        pattern=r"exited with code (?P<code>13[479])\b",
+        where="line",
+        rank="weak",
+        build=_exited,
+        versions="docker compose",
+    ),
+    CauseRule(
+        literal="terminated with exit code",
+        pattern=r"terminated with exit code (?P<code>13[479])\b",
+        where="line",
+        rank="weak",
+        build=_exited,
+        versions="kubectl",
+    ),
+    CauseRule(
+        literal="code=dumped, status=",
+        pattern=r"code=dumped, status=\d+/(?P<what>SEGV|ABRT|BUS|ILL|FPE)",
+        where="line",
+        rank="weak",
+        build=_crashed,
+        versions="systemd",
+    ),
+)

@@ -1,0 +1,190 @@
+"""Distributed: processes did not find each other, or lost each other."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Distributed(Cause):
+    """Processes did not find each other, or lost each other."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class NcclFailed(Distributed):
+    """NCCL could not set up communication between GPUs."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class GlooFailed(Distributed):
+    """Gloo could not connect the processes."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RendezvousTimedOut(Distributed):
+    """Some ranks never joined."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PlacementGroupPending(Distributed):
+    """Ray cannot place the workers."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HandshakeTimedOut(Distributed):
+    """An engine heard nothing from the front end, or the other way round."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class EngineReadyTimeout(Distributed):
+    """vLLM's own limit for the engines expired."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class FrontendDied(Distributed):
+    """An API server process ended while the engines were starting."""
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+_LOST = ("ncclRemoteError", "remote process exited", "Connection closed", "Broken pipe")
+
+
+def _nccl(found: Found) -> Cause | None:
+    said = found.error.text if found.error is not None else found.text
+    if any(word in said for word in _LOST):
+        return None
+    vague = "unhandled system error" in said or "unhandled cuda error" in said
+    return NcclFailed(
+        message=f"NCCL could not set up communication: {said}",
+        hint="start once with NCCL_DEBUG=INFO: its WARN lines name the reason" if vague else None,
+        confidence="likely" if vague else "certain",
+        retryable=None,
+    )
+
+
+def _never_joined(_: Found) -> Cause:
+    return RendezvousTimedOut(
+        message="some ranks did not join in time: one of them failed or started late, or cannot reach "
+        "the others",
+        confidence="likely",
+        retryable=None,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="NCCL error",
+        pattern=r"NCCL error.{0,400}?(?:ncclRemoteError|remote process exited|Connection closed|Broken pipe)",
+        rank="weak",
+        build=lambda _: NcclFailed(
+            message="NCCL lost a peer: another rank ended first", confidence="likely", retryable=None
+        ),
+        versions="NCCL 2.18 to 2.27",
+    ),
+    CauseRule(literal="NCCL error", rank="generic", build=_nccl, versions="0.2 to 0.33, NCCL 2.18 to 2.27"),
+    CauseRule(literal="NCCL Error", rank="generic", build=_nccl, versions="torch"),
+    CauseRule(
+        literal="Watchdog caught collective operation timeout",
+        where="both",
+        rank="weak",
+        build=_nccl,
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="Gloo connectFullMesh failed",
+        build=lambda _: GlooFailed(
+            message="gloo could not connect all processes",
+            hint="set GLOO_SOCKET_IFNAME to the interface that joins the nodes, on every node (Ray: for "
+            "its daemon too)",
+            retryable=None,
+        ),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="gloo/transport/tcp",
+        pattern=r"Connection (?:closed|reset) by peer",
+        rank="weak",
+        build=lambda _: GlooFailed(message="gloo lost a peer: another rank ended first", confidence="likely"),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="gloo/transport/tcp",
+        pattern=r"Timed out waiting|connect timeout|unable to connect|Unable to find address",
+        rank="generic",
+        build=lambda _: GlooFailed(message="gloo could not reach a peer", retryable=None),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="The client socket has timed out after",
+        rank="weak",
+        build=_never_joined,
+        versions="torch 2.x",
+    ),
+    CauseRule(literal="wait timeout after", rank="weak", build=_never_joined, versions="torch 2.x"),
+    CauseRule(
+        literal="waiting for clients",
+        pattern=r"Timed out after \d+ seconds waiting for clients",
+        rank="weak",
+        build=_never_joined,
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="The client socket has failed to connect",
+        rank="weak",
+        build=_never_joined,
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="Cannot provide a placement group",
+        build=lambda found: PlacementGroupPending(
+            message=f"Ray could not place the workers: {found.error.text if found.error else found.text}",
+            hint="look at `ray status`: the nodes must have joined, with as many GPUs as the parallel "
+            "sizes ask for",
+            retryable=None,
+        ),
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="Did not receive response from front-end",
+        rank="generic",
+        build=lambda _: HandshakeTimedOut(
+            message="an engine heard nothing from the front end within five minutes", retryable=None
+        ),
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal="failed to report ZMQ addresses",
+        rank="generic",
+        build=lambda _: HandshakeTimedOut(
+            message="the data parallel coordinator did not report its addresses in time", retryable=None
+        ),
+        versions="0.19 to 0.33",
+    ),
+    CauseRule(
+        literal="Timed out waiting for engine",
+        pattern=r"Timed out waiting for (?:engines to send ?initial message|engine core processes to start)",
+        rank="generic",
+        build=lambda _: EngineReadyTimeout(
+            message="vLLM's own limit for the engines to get ready expired, which need not mean that "
+            "they hang",
+            hint="raise VLLM_ENGINE_READY_TIMEOUT_S, and end engine processes that are left over",
+            retryable=None,
+        ),
+        versions="0.9.1 to 0.33",
+    ),
+    CauseRule(
+        literal="Frontend process failed during engine core initialization",
+        rank="weak",
+        build=lambda _: FrontendDied(
+            message="an API server process ended while the engines were starting",
+            confidence="likely",
+            retryable=None,
+        ),
+        versions="0.28 to 0.33",
+    ),
+)

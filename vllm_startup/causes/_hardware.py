@@ -1,0 +1,150 @@
+"""Hardware: the GPU cannot do what was asked of it."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Hardware(Cause):
+    """The GPU cannot do what was asked of it."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class GpuArchitectureUnsupported(Hardware):
+    """This build has no kernels for the GPU's architecture."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DtypeUnsupported(Hardware):
+    """The GPU cannot compute in the data type.
+
+    Attributes:
+        dtype: Its name.
+    """
+
+    dtype: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class QuantizationUnsupported(Hardware):
+    """The quantisation needs a newer GPU.
+
+    Attributes:
+        method: Its name.
+        needed: Compute capability wanted, times ten.
+        capability: Compute capability of the GPU, times ten.
+    """
+
+    method: str | None = None
+    needed: int | None = None
+    capability: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class KernelResourceLimit(Hardware):
+    """A kernel needs more on-chip memory or registers than the GPU has."""
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _no_kernels(_: Found) -> Cause:
+    return GpuArchitectureUnsupported(
+        message="this build holds no kernels for the GPU's architecture",
+        hint="use a vLLM wheel or image that was built for the GPU's compute capability",
+        retryable=False,
+    )
+
+
+def _quantization(found: Found) -> Cause:
+    needed, has = found.number("needed"), found.number("capability")
+    method = found.word("method")
+    return QuantizationUnsupported(
+        message=f"quantisation {method or 'of this checkpoint'} needs compute capability {_dotted(needed)}, "
+        f"the GPU has {_dotted(has)}",
+        hint="use a checkpoint in another format, or a newer GPU",
+        method=method,
+        needed=needed,
+        capability=has,
+        retryable=False,
+    )
+
+
+def _dotted(capability: int | None) -> str:
+    return "unknown" if capability is None else f"{capability // 10}.{capability % 10}"
+
+
+def _resources(_: Found) -> Cause:
+    return KernelResourceLimit(
+        message="a kernel needs more on-chip memory or registers than the GPU has; /dev/shm and RAM "
+        "have no part in it",
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="no kernel image is available for execution on the device",
+        build=_no_kernels,
+        versions="CUDA error 209",
+    ),
+    CauseRule(
+        literal="error: invalid device function", build=_no_kernels, versions="CUDA error 98, HIP error 98"
+    ),
+    CauseRule(
+        literal="is not defined for option 'gpu-name'",
+        pattern=r"Value '(?P<arch>[\w.]{1,20})' is not defined for option 'gpu-name'",
+        where="both",
+        explains=("jit_build_failed",),
+        build=lambda found: GpuArchitectureUnsupported(
+            message=f"the bundled ptxas does not know the GPU's architecture {found.word('arch')}",
+            hint="set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
+            retryable=False,
+        ),
+        versions="CUDA 12.0 to 13.0",
+    ),
+    CauseRule(
+        literal="Unsupported gpu architecture",
+        pattern=r"Unsupported gpu architecture '(?P<arch>\w{1,20})'",
+        where="both",
+        explains=("jit_build_failed",),
+        build=lambda found: GpuArchitectureUnsupported(
+            message=f"the installed nvcc does not know the GPU's architecture {found.word('arch')}",
+            hint="install a newer CUDA toolkit and point CUDA_HOME at it",
+            retryable=False,
+        ),
+        versions="CUDA 11 to 13",
+    ),
+    CauseRule(
+        literal="Bfloat16 is only supported on GPUs with compute capability",
+        build=lambda _: DtypeUnsupported(
+            message="the GPU cannot compute in bfloat16",
+            hint="start with --dtype half",
+            dtype="bfloat16",
+            retryable=False,
+        ),
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="is not supported for the current GPU",
+        pattern=r"quantization method (?P<method>[\w.-]{1,60}) is not supported for the current GPU\. "
+        r"Minimum "
+        r"capability: (?P<needed>\d+)\.\s+Current capability: (?P<capability>\d+)",
+        build=_quantization,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="Quantization scheme is not supported for",
+        pattern=r"(?:Min|Required) capability: (?P<needed>\d+)\D{1,12}Current capability: "
+        r"(?P<capability>\d+)",
+        build=_quantization,
+        versions="0.5 to 0.33",
+    ),
+    CauseRule(literal="out of resource: ", build=_resources, versions="triton 2.1 to 3.5"),
+    CauseRule(literal="too many resources requested for launch", build=_resources, versions="CUDA error 7"),
+    CauseRule(literal="uses too much shared data", where="both", build=_resources, versions="ptxas"),
+)

@@ -1,0 +1,358 @@
+"""HostResource: something of the host ran out, is taken or may not be used."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HostResource(Cause):
+    """Something of the host ran out, is taken or may not be used."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HostOutOfMemory(HostResource):
+    """The kernel, the container or Ray killed a process for host memory.
+
+    Attributes:
+        process: Which one.
+    """
+
+    process: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class SharedMemoryTooSmall(HostResource):
+    """``/dev/shm`` is too small for NCCL, PyTorch or vLLM's queues."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class DiskFull(HostResource):
+    """No space is left where something must be written.
+
+    Attributes:
+        path: Where.
+    """
+
+    path: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PathNotWritable(HostResource):
+    """A path may not be written.
+
+    Attributes:
+        path: Which.
+        errno: The operating system's number.
+    """
+
+    path: str | None = None
+    errno: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PathNotReadable(HostResource):
+    """A path may not be read.
+
+    Attributes:
+        path: Which.
+        errno: The operating system's number.
+    """
+
+    path: str | None = None
+    errno: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class PortInUse(HostResource):
+    """An address that vLLM wants to bind is taken.
+
+    Attributes:
+        address: Host and port, or a socket's path.
+        purpose: What it was wanted for.
+    """
+
+    address: str | None = None
+    purpose: Literal["http", "rendezvous"] | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class TooManyOpenFiles(HostResource):
+    """The limit of open files was reached."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class UserNotFound(HostResource):
+    """The process runs under a user id without an entry in the password file.
+
+    Attributes:
+        uid: The user id.
+    """
+
+    uid: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class CpuResourceInsufficient(HostResource):
+    """The CPU build finds too few cores, NUMA nodes or too little memory."""
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _said(found: Found) -> str:
+    return found.error.text if found.error is not None else found.text
+
+
+def _killed_for_memory(found: Found) -> Cause:
+    process = found.word("process")
+    return HostOutOfMemory(
+        message=f"{process or 'a process'} was killed because the host or container ran out of memory",
+        hint="raise the memory limit of the container or unit, or load with fewer processes at a time",
+        process=process,
+        retryable=None,
+    )
+
+
+def _no_memory(_: Found) -> Cause:
+    return HostOutOfMemory(message="the process could not allocate host memory", retryable=None)
+
+
+def _shared_memory(_: Found) -> Cause:
+    return SharedMemoryTooSmall(
+        message="/dev/shm is too small",
+        hint="docker: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir with medium: Memory at /dev/shm",
+        retryable=False,
+    )
+
+
+def _disk_full(found: Found) -> Cause:
+    path = found.word("path")
+    return DiskFull(
+        message=f"no space is left{f' for {path}' if path else ' on a disk'}", path=path, retryable=False
+    )
+
+
+# Functions in which a file is opened to be written.
+_WRITES = frozenset(
+    {"makedirs", "mkdir", "mkdtemp", "replace", "write_text", "write_bytes", "write", "_create_symlink"}
+)
+
+
+def _denied(found: Found) -> Cause:
+    functions = found.error.functions[-4:] if found.error is not None else ()
+    if any(function in _WRITES for function in functions):
+        return _not_writable(found)
+    path = found.word("path") or ""
+    if path.endswith((".json", ".safetensors", ".bin", ".model", ".jinja", ".py", ".pem", ".key")):
+        return PathNotReadable(
+            message=f"{path} may not be read",
+            path=path,
+            errno=found.number("errno"),
+            confidence="likely",
+            retryable=False,
+        )
+    return attrs.evolve(_not_writable(found), confidence="likely")
+
+
+def _not_writable(found: Found) -> Cause:
+    path = found.word("path")
+    return PathNotWritable(
+        message=f"{path or 'a path'} may not be written",
+        path=path,
+        errno=found.number("errno"),
+        retryable=False,
+    )
+
+
+_HTTP = frozenset({"create_server_socket", "create_server_unix_socket", "setup_server", "startup"})
+
+
+def _taken(found: Found, purpose: Literal["http", "rendezvous"] | None) -> Cause:
+    host, port = found.word("host"), found.word("port")
+    address = found.word("address") or (f"{host}:{port}" if host and port else port)
+    if purpose is None:
+        functions = found.error.functions if found.error is not None else ()
+        purpose = "http" if _HTTP.intersection(functions) else None
+    what = {"http": "the server's address", "rendezvous": "the address where the ranks meet"}.get(
+        purpose or "", "an address that vLLM wants"
+    )
+    return PortInUse(
+        message=f"{what}{f' {address}' if address else ''} is in use",
+        hint="end the process that listens there, or choose another --port" if purpose == "http" else None,
+        address=address,
+        purpose=purpose,
+        retryable=None,
+    )
+
+
+def _cpu(found: Found) -> Cause:
+    return CpuResourceInsufficient(message=_said(found), retryable=False)
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="Killed process",
+        pattern=r"[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]{1,64})\)",
+        where="line",
+        build=_killed_for_memory,
+        versions="Linux 4 to 6",
+    ),
+    CauseRule(
+        literal="oom-kill:",
+        pattern=r"oom-kill:constraint=.{0,400}?task=(?P<process>[^,]{1,64}),pid=(?P<pid>\d+)",
+        where="line",
+        build=_killed_for_memory,
+        versions="Linux 5 to 6",
+    ),
+    CauseRule(
+        literal="killed by the OOM killer",
+        where="line",
+        build=_killed_for_memory,
+        versions="systemd 243 to 257",
+    ),
+    CauseRule(
+        literal="result 'oom-kill'", where="line", build=_killed_for_memory, versions="systemd 243 to 257"
+    ),
+    CauseRule(literal="OOMKilled", where="line", build=_killed_for_memory, versions="Kubernetes, Docker"),
+    CauseRule(
+        literal="due to the node running low on memory", build=_killed_for_memory, versions="Ray 2.2 to 2.5x"
+    ),
+    CauseRule(
+        literal="killed by SIGKILL by OOM killer due to high memory usage",
+        rank="weak",
+        build=lambda _: HostOutOfMemory(
+            message="a Ray worker died, most often for host memory; Ray lists a crash as the other "
+            "possibility",
+            confidence="likely",
+        ),
+        versions="Ray 2.0 to 2.5x",
+    ),
+    CauseRule(
+        literal="can't allocate memory: you tried to allocate", build=_no_memory, versions="torch 1.x to 2.9"
+    ),
+    CauseRule(literal="Cannot allocate memory", build=_no_memory, rank="generic", versions="glibc"),
+    CauseRule(
+        literal="MemoryError",
+        exceptions=("MemoryError",),
+        build=_no_memory,
+        rank="generic",
+        versions="Python",
+    ),
+    CauseRule(literal="std::bad_alloc", where="both", build=_no_memory, versions="libstdc++"),
+    CauseRule(
+        literal="creating shared memory segment",
+        pattern=r"Error while creating shared memory segment",
+        where="both",
+        explains=("nccl_failed",),
+        build=_shared_memory,
+        versions="NCCL 2.18 to 2.27",
+    ),
+    CauseRule(
+        literal="insufficient shared memory (shm)",
+        where="both",
+        build=_shared_memory,
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="No space left on device",
+        pattern=r"No space left on device.{0,40}(?:/dev/shm|psm_|/torch_\d|sem\.)",
+        build=_shared_memory,
+        versions="Python, torch",
+    ),
+    CauseRule(
+        literal="No space left on device",
+        pattern=r"No space left on device(?: \(os error 28\))?(?:: '(?P<path>[^']{1,400})')?",
+        rank="generic",
+        build=_disk_full,
+        versions="glibc, Rust",
+    ),
+    CauseRule(
+        literal="Disk quota exceeded",
+        pattern=r"Disk quota exceeded(?:: '(?P<path>[^']{1,400})')?",
+        rank="generic",
+        build=_disk_full,
+        versions="glibc",
+    ),
+    CauseRule(
+        literal="denied: ",
+        pattern=r"\[Errno (?P<errno>1|13)\] .{0,30}?: '(?P<path>[^']{1,400})'",
+        exceptions=("PermissionError", "OSError"),
+        rank="generic",
+        build=_denied,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="Read-only file system",
+        pattern=r"\[Errno (?P<errno>30)\] Read-only file system(?:: '(?P<path>[^']{1,400})')?",
+        build=_not_writable,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="PermissionError at",
+        pattern=r"PermissionError at (?P<path>\S{1,400}) when downloading",
+        build=_not_writable,
+        versions="transformers 4.40 to 5.x",
+    ),
+    CauseRule(
+        literal="while attempting to bind on address",
+        pattern=r"bind on address \('(?P<host>[^']{1,64})', (?P<port>\d{1,5})[^)]{0,20}\): "
+        r".{0,20}address already in use",
+        where="both",
+        build=lambda found: _taken(found, "http"),
+        versions="uvicorn, asyncio",
+    ),
+    CauseRule(
+        literal="EADDRINUSE",
+        pattern=r"(?:port: (?P<port>\d{1,5}))?",
+        build=lambda found: _taken(found, "rendezvous"),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="already in use",
+        pattern=r"[Aa]ddress already in use(?: \(addr='(?P<address>[^']{1,200})'\))?",
+        build=lambda found: _taken(found, None),
+        versions="Python, ZeroMQ",
+    ),
+    CauseRule(
+        literal="Too many open files",
+        build=lambda _: TooManyOpenFiles(
+            message="the limit of open files was reached",
+            hint="raise it: ulimit -n 65536 (systemd: LimitNOFILE=65536, docker: --ulimit nofile=65536)",
+            retryable=False,
+        ),
+        versions="glibc",
+    ),
+    CauseRule(
+        literal="getpwuid(): uid not found",
+        pattern=r"uid not found: (?P<uid>\d+)",
+        build=lambda found: UserNotFound(
+            message=f"user id {found.word('uid')} has no entry in the password file",
+            hint="set USER, HOME and TORCHINDUCTOR_CACHE_DIR, or add an entry for the user to /etc/passwd",
+            uid=found.number("uid"),
+            retryable=False,
+        ),
+        versions="Python; torch 2.x",
+    ),
+    CauseRule(
+        literal="Not enough allowed NUMA nodes",
+        build=lambda found: CpuResourceInsufficient(
+            message=found.error.text if found.error is not None else found.text,
+            hint="lower the tensor, pipeline or data parallel size, or set VLLM_CPU_OMP_THREADS_BIND by hand",
+            retryable=False,
+        ),
+        versions="0.18 to 0.33, CPU",
+    ),
+    CauseRule(
+        literal="Available memory on node",
+        pattern=r"Available memory on node \d+ \((?P<free>[\d.]+)/",
+        build=_cpu,
+        versions="0.28 to 0.33, CPU",
+    ),
+    CauseRule(literal="doesn't match local world size", build=_cpu, versions="0.28 to 0.33, CPU"),
+)

@@ -1,0 +1,276 @@
+"""ModelAccess: the model's files could not be had."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause, Confidence
+from vllm_startup.causes._rules import CauseRule, Found
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ModelAccess(Cause):
+    """The model's files could not be had."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ModelNotFound(ModelAccess):
+    """There is no such model, on the hub or on disk.
+
+    Attributes:
+        model: Its name or path.
+    """
+
+    model: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ModelAccessDenied(ModelAccess):
+    """The hub refused access: gated, private, or without a valid token.
+
+    Attributes:
+        model: Its name.
+    """
+
+    model: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class HubUnreachable(ModelAccess):
+    """The hub could not be reached, and the files are not in the cache."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ModelNotCached(ModelAccess):
+    """The hub is switched off, and the files are not in the cache.
+
+    Attributes:
+        model: Its name.
+    """
+
+    model: str | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RemoteCodeNotTrusted(ModelAccess):
+    """The model brings code of its own, which was not allowed to run.
+
+    Attributes:
+        model: Its name or path.
+    """
+
+    model: str | None = None
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _model(found: Found) -> str | None:
+    said = found.word("model")
+    return None if said is None else said.strip("'\"`").rstrip(".,:")
+
+
+def _denied(found: Found) -> Cause:
+    model = _model(found)
+    return ModelAccessDenied(
+        message=f"the hub refused access to {model or 'the model'}",
+        hint="accept the model's licence on the hub, and pass HF_TOKEN into the process or container",
+        model=model,
+        retryable=False,
+    )
+
+
+def _not_found(found: Found, confidence: Confidence = "certain") -> Cause:
+    model = _model(found)
+    local = model is not None and model.startswith(("/", "./", "../", "~"))
+    return ModelNotFound(
+        message=f"there is no model {model}" if model else "the model's configuration was not found",
+        hint="mount or correct the path: it must hold config.json inside the container" if local else None,
+        confidence=confidence if local or model is None else "likely",  # gated models are told so too
+        model=model,
+        retryable=False,
+    )
+
+
+def _unreachable(_: Found) -> Cause:
+    return HubUnreachable(
+        message="the hub could not be reached, and the files are not in the cache",
+        hint="check DNS, proxy and firewall, or download the model first and pass its local path",
+        retryable=True,
+    )
+
+
+def _not_cached(_: Found) -> Cause:
+    return ModelNotCached(
+        message="the hub is switched off (offline mode), and the model is not in the cache",
+        hint="download the model while online, or pass the path of a local copy",
+        retryable=False,
+    )
+
+
+def _untrusted(found: Found) -> Cause:
+    model = _model(found)
+    return RemoteCodeNotTrusted(
+        message=f"{model or 'the model'} brings code of its own, which is not allowed to run",
+        hint="read that code, then start with --trust-remote-code",
+        model=model,
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="gated repo",
+        pattern=r"gated repo(?:sitory)?(?:.{0,200}?https://huggingface\.co/"
+        r"(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
+        build=_denied,
+        versions="huggingface_hub 0.16 to 1.x, transformers 4.30 to 5.x",
+    ),
+    CauseRule(
+        literal="Client Error",
+        pattern=r"GatedRepoError: 40[13] Client Error"
+        r"(?:.{0,400}?https://huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
+        build=_denied,
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
+        literal="RepositoryNotFoundError",
+        pattern=r"RepositoryNotFoundError: 401 Client Error"
+        r"(?:.{0,400}?https://huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
+        build=lambda found: attrs.evolve(_denied(found), confidence="likely"),  # or there is none
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
+        literal="RepositoryNotFoundError",
+        pattern=r"RepositoryNotFoundError: 404 Client Error"
+        r"(?:.{0,400}?https://huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
+        build=lambda found: _not_found(found, confidence="likely"),
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
+        literal="Client Error",
+        pattern=r"40[13] Client Error: (?:Unauthorized|Forbidden) for url: https://huggingface\.co/"
+        r"(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96})",
+        where="both",
+        explains=("model_not_found",),
+        build=_denied,
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
+        literal="Client Error",
+        pattern=r"429 Client Error|(?:500|502|503|504) Server Error",
+        exceptions=("HfHubHTTPError", "HTTPError", "HTTPStatusError", "LocalEntryNotFoundError"),
+        build=_unreachable,
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
+        literal="Repo id must be in the form",
+        pattern=r"Repo id must be in the form [^:]{1,80}: '(?P<model>[^']{1,400})'",
+        build=_not_found,
+        versions="huggingface_hub 0.14 to 1.x",
+    ),
+    CauseRule(
+        literal="Repo id must use alphanumeric chars",
+        pattern=r"Repo id must use alphanumeric chars.{1,200}?: '(?P<model>[^']{1,400})'",
+        build=_not_found,
+        versions="huggingface_hub 0.14 to 1.x",
+    ),
+    CauseRule(
+        literal="Invalid repository ID or local directory specified",
+        pattern=r"directory specified: '(?P<model>[^']{1,400})'",
+        build=_not_found,
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal="is not a local folder and is not a valid model identifier",
+        pattern=r"(?<!\S)(?P<model>\S{1,400}) is not a local folder",
+        build=lambda found: _not_found(found, confidence="likely"),
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
+        literal="No supported config format found in",
+        pattern=r"No supported config format found in (?P<model>\S{1,400})",
+        build=_not_found,
+        versions="0.6 to 0.8",
+    ),
+    CauseRule(
+        literal="config format for no config file found",
+        build=_not_found,
+        versions="0.8 to 0.9",
+    ),
+    CauseRule(
+        literal="does not appear to have a file named config.json",
+        pattern=r"(?<!\S)(?P<model>\S{1,400}) does not appear to have a file named config\.json",
+        build=_not_found,
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
+        literal="is not a valid git identifier",
+        pattern=r"that exists for this model name\. Check the model page at\s+'https://huggingface\.co/"
+        r"(?P<model>[^']{1,200})'",
+        build=_not_found,
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(literal="RevisionNotFoundError", build=_not_found, versions="huggingface_hub 0.16 to 1.x"),
+    CauseRule(
+        literal="outgoing traffic has been disabled",
+        build=_not_cached,
+        versions="huggingface_hub 0.14 to 1.x",
+    ),
+    CauseRule(literal="offline mode is enabled", build=_not_cached, versions="huggingface_hub 0.14 to 1.x"),
+    CauseRule(
+        literal="We couldn't connect to 'https://",
+        rank="generic",
+        build=_unreachable,
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(literal="Failed to resolve 'huggingface.co'", build=_unreachable, versions="urllib3 2"),
+    CauseRule(
+        literal="huggingface.co",
+        pattern=r"(?:host='(?:[\w-]+\.)*huggingface\.co', port=443\)?.{0,200}(?:Max retries exceeded"
+        r"|Read timed out|"
+        r"timed out)|Connection to huggingface\.co timed out)",
+        build=_unreachable,
+        versions="requests 2, urllib3 1 and 2",
+    ),
+    CauseRule(
+        literal="An error happened while trying to locate the file",
+        rank="generic",
+        build=_unreachable,
+        versions="huggingface_hub 0.14 to 1.x",
+    ),
+    CauseRule(
+        literal="name resolution",
+        pattern=r"(?:ConnectError|ConnectionError|gaierror): .{0,300}Temporary failure in name resolution",
+        build=_unreachable,
+        versions="glibc; httpx, requests, urllib3",
+    ),
+    CauseRule(
+        literal="Name or service not known",
+        pattern=r"ConnectError: ",
+        rank="generic",
+        build=_unreachable,
+        versions="glibc; httpx",
+    ),
+    CauseRule(
+        literal="requires you to execute",
+        pattern=r"Loading (?P<model>\S{1,400}) requires you to execute",
+        build=_untrusted,
+        versions="transformers 4.20 to 4.5x",
+    ),
+    CauseRule(
+        literal="contains custom code which must be executed",
+        pattern=r"The repository (?:for )?(?P<model>\S{1,400}) contains custom code",
+        build=_untrusted,
+        versions="transformers 4.40 to 5.x",
+    ),
+    CauseRule(
+        literal="the `--trust-remote-code` flag", rank="generic", build=_untrusted, versions="0.2 to 0.33"
+    ),
+    CauseRule(
+        literal="trust_remote_code=True` to allow custom code",
+        rank="generic",
+        build=_untrusted,
+        versions="transformers 4.20 to 5.x",
+    ),
+)

@@ -1,0 +1,179 @@
+"""How text becomes a cause: rules as data, each beside its cause, found by a literal first."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
+
+import attrs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from vllm_startup._log.exceptions import RaisedError
+    from vllm_startup._log.lines import Line
+    from vllm_startup.causes._base import Cause
+
+Rank: TypeAlias = Literal["strong", "generic", "weak"]
+"""How much a rule's word counts against other rules'.
+
+``strong``: the text says what is wrong. ``generic``: so does it, but another exception of the same
+chain may say more (``No such file``). ``weak``: a consequence more often than a cause; any other
+root exception is preferred.
+"""
+
+RANKS: Final[dict[Rank, int]] = {"strong": 3, "generic": 2, "weak": 1}
+
+_UNITS: Final = {
+    "b": 1,
+    "bytes": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+
+
+@attrs.frozen
+class Found:
+    """What a rule has matched.
+
+    Attributes:
+        text: The exception's class and text, or the line's message.
+        match: The match of the rule's pattern; None for a rule without.
+        error: The exception; None for a line.
+        line: The line; None for an exception.
+    """
+
+    text: str
+    match: re.Match[str] | None = None
+    error: RaisedError | None = None
+    line: Line | None = None
+
+    def word(self, name: str) -> str | None:
+        """A named group; None where the pattern has none of it, or it took no part or is empty."""
+        said: str | None = self.match.groupdict().get(name) if self.match is not None else None
+        return said.strip() or None if said else None
+
+    def number(self, name: str) -> int | None:
+        """A named group as a whole number; thousands may be separated by commas."""
+        said = self.word(name)
+        try:
+            return None if said is None else int(float(said.replace(",", "")))
+        except (ValueError, OverflowError):
+            return None
+
+    def decimal(self, name: str) -> float | None:
+        """A named group as a number."""
+        said = self.word(name)
+        try:
+            return None if said is None else float(said)
+        except ValueError:
+            return None
+
+    def size(self, name: str, unit: str = "GiB") -> int | None:
+        """A named group such as ``3.81 GiB`` in bytes; ``unit`` where it names none."""
+        said = self.word(name)
+        if said is None:
+            return None
+        number, _, named = said.partition(" ")
+        try:
+            return round(float(number.replace(",", "")) * _UNITS[(named.strip() or unit).lower()])
+        except (ValueError, KeyError, OverflowError):
+            return None
+
+    def names(self, name: str) -> tuple[str, ...] | None:
+        """A named group that lists quoted names, as in ``['A', 'B']``."""
+        said = self.word(name)
+        listed = tuple(
+            part.strip(" '\"") for part in (said or "").strip("[]{}()").split(",") if part.strip(" '\"")
+        )
+        return listed or None
+
+
+@attrs.frozen(kw_only=True)
+class CauseRule:
+    """A text that names a cause.
+
+    Attributes:
+        literal: Must stand in the text before anything else is tried; the frame's name for a
+            rule that goes by the frame alone.
+        build: Makes the cause, without evidence, or returns None where the rest does not fit.
+        pattern: A regular expression that is searched then (dot matches all); None: the literal
+            is enough. It must take linear time on any text.
+        where: ``error``: an exception's class and text; ``line``: a line on its own, that is no
+            part of a traceback; ``both``.
+        exceptions: The classes' bare names that may say it; empty: any.
+        rank: How much it counts against other rules.
+        frame: A function in whose traceback it must stand; None: anywhere.
+        explains: Kinds that are raised later because of it. Where one of them would be the
+            cause, this is it, even if it was only said in a warning.
+        offered: Whether it may be a cause by itself, or only explain one.
+        versions: The vLLM releases, or the package's, whose sources or logs have the wording.
+    """
+
+    literal: str
+    build: Callable[[Found], Cause | None]
+    pattern: str | None = None
+    where: Literal["error", "line", "both"] = "error"
+    exceptions: tuple[str, ...] = ()
+    rank: Rank = "strong"
+    frame: str | None = None
+    explains: tuple[str, ...] = ()
+    offered: bool = True
+    versions: str = ""
+
+    def match(self, text: str, *, error: RaisedError | None = None, line: Line | None = None) -> Cause | None:
+        """The cause that the text names; None where it is not this rule's."""
+        if self.literal not in text and self.literal != self.frame:
+            return None
+        if error is not None and self.exceptions and error.name not in self.exceptions:
+            return None
+        if self.frame is not None and (error is None or self.frame not in error.functions):
+            return None
+        if self.pattern is None:
+            return self.build(Found(text, None, error, line))
+        found = compiled(self.pattern).search(text)
+        return None if found is None else self.build(Found(text, found, error, line))
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """The pattern, compiled when it is first needed: at import it would cost 0.2 ms each."""
+    return re.compile(pattern, re.DOTALL)
+
+
+# In the order in which they are asked; the order decides between rules of one rank.
+FAMILIES: Final = (
+    "_gpu_memory",
+    "_driver",
+    "_devices",
+    "_hardware",
+    "_arguments",
+    "_model_access",
+    "_model_support",
+    "_checkpoint",
+    "_host",
+    "_distributed",
+    "_compile",
+    "_crash",
+    "_server",
+    "_install",
+)
+
+
+def _rules() -> Iterator[CauseRule]:
+    for family in FAMILIES:
+        rules: tuple[CauseRule, ...] = import_module(f"vllm_startup.causes.{family}").RULES
+        yield from rules
+
+
+@cache
+def built_in_rules() -> tuple[CauseRule, ...]:
+    """Every rule of the package."""
+    return tuple(_rules())

@@ -1,0 +1,74 @@
+"""Many rules, asked together: a literal's dispatch first, then the few rules that it leaves."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from vllm_startup._log.triggers import Triggers
+from vllm_startup.causes._rules import RANKS, CauseRule, built_in_rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from vllm_startup._log.exceptions import RaisedError
+    from vllm_startup._log.lines import Line
+    from vllm_startup.causes._base import Cause
+
+
+class RuleSet:
+    """Rules in their order, ready to be asked."""
+
+    def __init__(self, rules: Iterable[CauseRule]) -> None:
+        self._rules = tuple(rules)
+        numbered = list(enumerate(self._rules))
+        by_text = [(n, rule) for n, rule in numbered if rule.literal != rule.frame]
+        self._errors = Triggers((rule.literal, n) for n, rule in by_text if rule.where != "line")
+        self._lines = Triggers((rule.literal, n) for n, rule in by_text if rule.where != "error")
+        self._frames: dict[str, list[int]] = {}
+        for n, rule in numbered:
+            if rule.frame is not None and rule.literal == rule.frame:
+                self._frames.setdefault(rule.frame, []).append(n)
+        # A word alone would be searched for in every line; an exception that has no other is found
+        # by what all exceptions have.
+        self.literals = tuple(
+            dict.fromkeys(r.literal for _, r in by_text if r.where != "error" or " " in r.literal.strip())
+        )
+
+    def of_error(self, error: RaisedError) -> tuple[CauseRule, Cause] | None:
+        """The most telling rule's word on an exception; of equals, the first's.
+
+        A text that no rule knows is tried again as one line: it may have been wrapped.
+        """
+        text = error.full
+        found = self._ask(text, error)
+        if found is None and "\n" in text:
+            found = self._ask(" ".join(text.split()), error)
+        return found
+
+    def _ask(self, text: str, error: RaisedError) -> tuple[CauseRule, Cause] | None:
+        numbers = set(self._errors.find(text))
+        for function in error.functions:
+            numbers.update(self._frames.get(function, ()))
+        best: tuple[CauseRule, Cause] | None = None
+        for n in sorted(numbers):
+            rule = self._rules[n]
+            if best is not None and RANKS[rule.rank] <= RANKS[best[0].rank]:
+                continue
+            cause = rule.match(text, error=error)
+            if cause is not None:
+                best = (rule, cause)
+        return best
+
+    def of_line(self, line: Line) -> Iterator[tuple[CauseRule, Cause]]:
+        """What the rules say of a line that is no part of an exception."""
+        for n in sorted(self._lines.find(line.message)):
+            cause = self._rules[n].match(line.message, line=line)
+            if cause is not None:
+                yield self._rules[n], cause
+
+
+@cache
+def built_in() -> RuleSet:
+    """The package's own rules; made once, when the first diagnosis begins."""
+    return RuleSet(built_in_rules())

@@ -1,0 +1,87 @@
+"""Server: the server listens but does not serve, is another one, or was told to end."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Server(Cause):
+    """The server listens but does not serve, is another one, or was told to end."""
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class Unhealthy(Server):
+    """The server listens, but never answered 200, or not for long enough.
+
+    Attributes:
+        status: Its last HTTP status.
+    """
+
+    status: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ForeignServer(Server):
+    """The port belongs to a process that is not watched.
+
+    Attributes:
+        pid: Its process id.
+    """
+
+    pid: int | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class RestartLoop(Server):
+    """The server was restarted more often than allowed.
+
+    Attributes:
+        restarts: How often.
+        causes: The attempts' causes, the oldest first.
+    """
+
+    restarts: int | None = None
+    causes: tuple[Cause, ...] | None = None
+
+
+@attrs.frozen(kw_only=True, eq=False, repr=False)
+class ShutdownRequested(Server):
+    """The main process was asked to end.
+
+    Attributes:
+        signal: The signal's number.
+    """
+
+    signal: int | None = None
+
+
+# --- how they are told -------------------------------------------------------------------
+
+
+def _asked(signal: int) -> Cause:
+    return ShutdownRequested(
+        message="the server was asked to end while it was starting "
+        f"({'SIGTERM' if signal == 15 else 'SIGINT'})",
+        hint="if a health check did it, give the start more time (Kubernetes: a startupProbe)"
+        if signal == 15
+        else None,
+        signal=signal,
+        retryable=True,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(literal="KeyboardInterrupt: terminated", build=lambda _: _asked(15), versions="0.6 to 0.33"),
+    CauseRule(
+        literal="KeyboardInterrupt",
+        pattern=r"^KeyboardInterrupt(?:: )?$",
+        exceptions=("KeyboardInterrupt",),
+        rank="weak",
+        build=lambda _: _asked(2),
+        versions="Python",
+    ),
+)
