@@ -1,0 +1,260 @@
+"""One start of the server: what its log says, what is seen of it, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from vllm_startup._events import Because, Event, PhaseEntered, ProgressSeen, TierReached, Warned
+from vllm_startup._log.lines import Line
+from vllm_startup._log.markers import FIRST_WINS, Means, Sighting, is_vllm_record
+from vllm_startup._machine.activity import Activity
+from vllm_startup._machine.course import Course, Ground
+from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._machine.engines import Engine, Engines
+from vllm_startup._machine.readiness import Readiness
+from vllm_startup._machine.signs import Sign, Signs
+from vllm_startup._phases import Phase
+from vllm_startup._readings import ProcessExited, Tier
+from vllm_startup._roles import Role
+
+Emit = Callable[[Event], None]
+
+_SERVER_PHASES = (Phase.CONFIGURING, Phase.STARTING_SERVER)
+_PROGRESS_EVERY_S = 0.2  # a bar that redraws a thousand times a second is no news each time
+_LINES_TO_LOOK_AT = 10_000  # a log that has not spoken vLLM's form by then will not
+
+
+@attrs.frozen(kw_only=True)
+class Dispute:
+    """Evidence that speaks against what weaker evidence had claimed."""
+
+    phase: Phase
+    ground: Ground
+
+
+@attrs.define(kw_only=True)
+class Process:
+    """A process of the server that has a role in it."""
+
+    pid: int
+    name: str
+    exit: ProcessExited | None = None
+
+
+class Attempt:
+    """One start. ``told`` is what its log says; the rest is what other probes see of it."""
+
+    def __init__(self, number: int, began_at: float, emit: Emit, *, until: Tier, stable_for: float) -> None:
+        self.number = number
+        self.began_at = began_at
+        self.pid: int | None = None
+        self.process_started_at: float | None = None
+        self.course = Course(began_at)
+        self.engines = Engines()
+        self.facts: dict[str, Any] = {}
+        self.disputed: list[Dispute] = []
+        self.told = Told()
+        self.signs = Signs()
+        self.activity = Activity(began_at)
+        self.readiness = Readiness(until, stable_for)
+        self.processes: dict[int, Process] = {}
+        self._emit = emit
+        self._progress_told: dict[str, float] = {}
+
+    # --- what the log says ---------------------------------------------------------------
+
+    def hear(self, line: Line, sightings: tuple[Sighting, ...], at: float) -> None:
+        """Take a parsed line and what its text means."""
+        if self.told.wants_record:
+            self._look_for_record(line, at)
+        for sighting in sightings:
+            self._sighted(sighting, at)
+        self.told.hear(line, at)
+
+    def _look_for_record(self, line: Line, at: float) -> None:
+        self.told.lines_looked_at += 1
+        if is_vllm_record(line) and line.role not in (Role.ENGINE, Role.WORKER):
+            self.told.record_found = True
+            self.signs.record(at, line.message.strip()[:120] or "vLLM's first line")
+
+    def _sighted(self, sighting: Sighting, at: float) -> None:
+        marker, line = sighting.marker, sighting.line
+        for name, value in sighting.facts.items():
+            if name not in FIRST_WINS or name not in self.facts:
+                self.facts[name] = value
+        utilization = sighting.facts.get("gpu_memory_utilization")
+        if isinstance(utilization, float):
+            self.signs.utilization = utilization
+        if sighting.means is Means.HEARTBEAT:
+            self.told.heartbeat = (marker.name, at)
+            return
+        if sighting.means in (Means.FACT, Means.SHUTDOWN, Means.EXIT):
+            return
+        ground = Ground(probe="log", text=line.message[:200], at=at)
+        phase = marker.phase
+        if phase in _SERVER_PHASES or sighting.means in (Means.START, Means.SERVED, Means.SERVER_STARTING):
+            if line.role not in (Role.ENGINE, Role.WORKER) and phase is not None:
+                self.advance(phase, at, ground)
+        elif line.role is not Role.API_SERVER:
+            self._engine_sighted(sighting, at, ground)
+        if sighting.means is Means.SERVED and self.told.served_at is None:
+            self.told.served_at = at
+        self._moved(sighting, at)
+
+    def _moved(self, sighting: Sighting, at: float) -> None:
+        marker = sighting.marker
+        if marker.progress is None:
+            self.activity.moved(at, marker.name)
+        elif self.activity.counted(at, marker.progress, sighting.done, sighting.total):
+            self._emit_progress(at, marker.progress, sighting.done, sighting.total)
+
+    def _engine_sighted(self, sighting: Sighting, at: float, ground: Ground) -> None:
+        marker, line = sighting.marker, sighting.line
+        engine = self.engines.find(line.process, line.role, line.pid if line.role else None)
+        if engine is None:
+            return
+        phase = marker.phase
+        if sighting.means is Means.COMPILE_OR_WARM_UP:
+            phase = Phase.WARMING_UP if engine.kv_sized else Phase.COMPILING
+        self.signs.talkative |= line.level == "INFO"
+        engine.kv_sized |= sighting.means is Means.KV_SIZED
+        engine.joined |= sighting.means is Means.DIST_INIT
+        if phase is not None:
+            self._engine_reached(engine, phase, at, ground)
+        if sighting.means is Means.ENGINE_READY:
+            engine.ready = True
+            if self.engines.ready and self.readiness.engine(at):
+                self._emit(TierReached(at=at, elapsed_s=self.elapsed(at), tier="engine"))
+
+    def _engine_reached(self, engine: Engine, phase: Phase, at: float, ground: Ground) -> None:
+        self._dispute(phase, ground)
+        if phase.order > engine.phase.order:
+            engine.phase = phase
+        least = self.engines.phase
+        if least is not None:
+            self.advance(least, at, ground)
+
+    # --- how far it has come -------------------------------------------------------------
+
+    def advance(self, phase: Phase, at: float, ground: Ground) -> None:
+        """Take strong evidence for a phase."""
+        self._dispute(phase, ground)
+        for sign in self.signs.pending(at, self.course.phase, self.activity):
+            if sign.sure and sign.phase.order < phase.order and sign.since < at:
+                self._enter(sign.phase, sign.since, _ground(sign), weak=True)
+        self._enter(phase, at, ground, weak=False)
+
+    def weigh(self, now: float) -> None:
+        """Take the weak evidence that has held for long enough by ``now``."""
+        for sign in self.signs.pending(now, self.course.phase, self.activity):
+            if max(sign.due, self.signs.quiet_at()) <= now:
+                self._enter(sign.phase, sign.since, _ground(sign), weak=True)
+
+    def next_weighing(self, now: float) -> float | None:
+        """When weak evidence will have held for long enough; None where there is none."""
+        pending = self.signs.pending(now, self.course.phase, self.activity)
+        return min((max(sign.due, self.signs.quiet_at()) for sign in pending), default=None)
+
+    def _enter(self, phase: Phase, at: float, ground: Ground, *, weak: bool) -> None:
+        span = self.course.enter(phase, at, ground, weak=weak)
+        if span is not None:
+            because = Because(probe=ground.probe, text=ground.text, at_s=self.elapsed(ground.at))
+            elapsed_s = self.elapsed(span.started_at)
+            self._emit(PhaseEntered(at=span.started_at, elapsed_s=elapsed_s, phase=phase, because=because))
+
+    def _dispute(self, phase: Phase, ground: Ground) -> None:
+        spans = self.course.spans
+        known = any(dispute.phase is phase for dispute in self.disputed)
+        if spans and spans[-1].weak and phase.order < spans[-1].phase.order and not known:
+            self.disputed.append(Dispute(phase=phase, ground=ground))
+
+    def count(self, at: float, what: str, done: float | None, total: float | None) -> None:
+        """Take a counter from a rule of the caller's."""
+        if self.activity.counted(at, what, done, total):
+            self._emit_progress(at, what, done, total)
+
+    def _emit_progress(self, at: float, what: str, done: float | None, total: float | None) -> None:
+        complete = done is not None and done == total
+        if not complete and at - self._progress_told.get(what, -_PROGRESS_EVERY_S) < _PROGRESS_EVERY_S:
+            return
+        self._progress_told[what] = at
+        event = ProgressSeen(
+            at=at, elapsed_s=self.elapsed(at), phase=self.course.phase, what=what, done=done, total=total
+        )
+        self._emit(event)
+
+    def warn(self, at: float, code: str, text: str) -> None:
+        """Tell something that does not end the wait."""
+        self._emit(Warned(at=at, elapsed_s=self.elapsed(at), code=code, text=text))
+
+    def elapsed(self, at: float) -> float:
+        """Seconds since this attempt began."""
+        return round(at - self.began_at, 6)
+
+    def bind(self, pid: int, started_at: float | None, began_at: float) -> None:
+        """Tie this attempt to the live process."""
+        self.pid, self.process_started_at = pid, started_at
+        self.began_at = began_at
+        self.course.date(began_at)
+
+    def take_sight(self, other: Attempt) -> None:
+        """Take over what probes see of the live process, which turned out to be this attempt's."""
+        self.signs, self.activity, self.readiness = other.signs, other.activity, other.readiness
+        if other.pid is not None:
+            self.bind(other.pid, other.process_started_at, other.began_at)
+        other.signs, other.pid, other.process_started_at = Signs(), None, None
+        if other.told.first_at is not None:
+            other.began_at = other.told.first_at
+
+    def glance(self, sightings: tuple[Sighting, ...], at: float) -> None:
+        """Take what an unfinished progress bar shows."""
+        for sighting in sightings:
+            if sighting.marker.progress is not None:
+                self._sighted(sighting, at)
+
+
+class Told:
+    """What an attempt's text has said, apart from phases."""
+
+    def __init__(self) -> None:
+        self.diagnosis = Diagnosis()
+        self.lines = 0
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self.only_history = True
+        self.banners: dict[str | None, int | None] = {}
+        self.over = False
+        self.exit: tuple[int | None, int | None] | None = None
+        self.served_at: float | None = None
+        self.heartbeat: tuple[str, float] | None = None
+        self.root_at: float | None = None
+        self.fatal_at: float | None = None
+        self.record_found = False
+        self.lines_looked_at = 0
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether the first line in vLLM's form is still awaited."""
+        return not self.record_found and self.lines_looked_at < _LINES_TO_LOOK_AT
+
+    def hear(self, line: Line, at: float) -> None:
+        """Fold a line into the diagnosis."""
+        self.lines += 1
+        self.first_at = at if self.first_at is None else self.first_at
+        self.last_at = at
+        self.diagnosis.feed(line)
+        if self.fatal_at is None and self.diagnosis.fatal:
+            self.fatal_at = at
+        if (
+            self.root_at is None
+            and (cause := self.diagnosis.cause) is not None
+            and cause.confidence != "unknown"
+        ):
+            self.root_at = at
+
+
+def _ground(sign: Sign) -> Ground:
+    return Ground(probe=sign.probe, text=sign.text, at=sign.since)

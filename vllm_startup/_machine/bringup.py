@@ -1,0 +1,321 @@
+"""What is known of a bring-up: every reading is folded in here, by kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from vllm_startup import _readings as r
+from vllm_startup._events import (
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    Outcome,
+    ProbeBroke,
+    ProbeRecovered,
+    TierReached,
+    Warned,
+)
+from vllm_startup._log.lines import Line
+from vllm_startup._machine.attempt import Attempt, Process
+from vllm_startup._machine.chronicle import Chronicle
+from vllm_startup._machine.course import Ground
+from vllm_startup._machine.ending import Ending
+from vllm_startup._machine.history import HistoryClock
+from vllm_startup._machine.terms import Terms
+from vllm_startup._phases import Phase
+from vllm_startup._roles import Role, role_of
+from vllm_startup._rules import Advance, Progress, Rule
+from vllm_startup.causes import Cause
+
+_STALE_S = 2.0  # a log whose last line is older than the process by more is another process's
+
+
+class Bringup:
+    """Folds readings into attempts. It decides nothing about the wait."""
+
+    def __init__(self, terms: Terms, history: HistoryClock, emit: Callable[[Event], None]) -> None:
+        self.terms = terms
+        self.ending = Ending()
+        self.broken: set[str] = set()
+        self.restarts = 0
+        self.past: dict[int, tuple[Outcome, Cause | None, float]] = {}
+        self.warnings: dict[tuple[str, str], None] = {}
+        self.rule_cause: Cause | None = None
+        self._history = history
+        self._sink = emit
+        self._held: list[Event] | None = None
+        self._work_probes: set[str] = set()
+        self._bound: r.ProcessFound | None = None
+        self._tree: r.ProcessTree | None = None
+        self._at = history.called_at
+        self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
+        self.chronicle.begin(history.called_at)
+
+    # --- what is known -------------------------------------------------------------------
+
+    @property
+    def attempt(self) -> Attempt:
+        """The newest attempt."""
+        return self.chronicle.current
+
+    @property
+    def armed(self) -> bool:
+        """Whether a probe works that sees silent work."""
+        return bool(self._work_probes - self.broken)
+
+    @property
+    def fallen_at(self) -> float | None:
+        """When GPU memory was given back while no engine is known to live; None otherwise."""
+        samples = self._tree.processes if self._tree else ()
+        if any(role_of(p.name) in (Role.ENGINE, Role.WORKER) and p.status != "zombie" for p in samples):
+            return None
+        return self.attempt.signs.gpus.fallen_at
+
+    def warn(self, at: float, code: str, text: str) -> None:
+        """Tell something once that does not end the wait."""
+        if (code, text) not in self.warnings:
+            self.warnings[code, text] = None
+            self._emit(Warned(at=at, elapsed_s=self.attempt.elapsed(at), code=code, text=text))
+
+    def take(self, at: float, probe: str, reading: r.Reading) -> None:
+        """Fold in a reading."""
+        self._at = at
+        handler = self._HANDLERS.get(type(reading))
+        if handler is not None:
+            handler(self, at, probe, reading)
+        for rule in self.terms.rules:
+            if rule.literal is None:
+                self._apply(rule, reading, at)
+
+    # --- attempts ------------------------------------------------------------------------
+
+    def _begin(self, at: float) -> Attempt:
+        attempts = self.chronicle.attempts if hasattr(self, "chronicle") else []
+        attempt = Attempt(
+            len(attempts) + 1, at, self._emit, until=self.terms.until, stable_for=self.terms.stable_for
+        )
+        if attempts:
+            self._leave(attempts[-1], attempt, at)
+        self._emit(AttemptStarted(at=at, elapsed_s=0.0, attempt=attempt.number, pid=attempt.pid))
+        return attempt
+
+    def _leave(self, old: Attempt, new: Attempt, at: float) -> None:
+        """Close the attempt before; what is seen live goes on with the new one while in history."""
+        old.told.diagnosis.finish()
+        cause = old.told.diagnosis.verdict(ended=True)
+        outcome: Outcome = "failed" if cause or old.told.exit else "unfinished"
+        if old.told.served_at is not None and old.told.only_history:
+            outcome, cause = "ready", None
+        if outcome == "failed":
+            old.course.fail(at)
+        old.course.close(at)
+        self.past[old.number] = (outcome, cause, at)
+        if self._held is not None:
+            self._held.clear()
+            new.take_sight(old)
+            return
+        self._emit(
+            AttemptEnded(at=at, elapsed_s=old.elapsed(at), attempt=old.number, outcome=outcome, cause=cause)
+        )
+
+    def _emit(self, event: Event) -> None:
+        if self._held is None:
+            self._sink(event)
+        else:
+            self._held.append(event)
+
+    # --- the log -------------------------------------------------------------------------
+
+    def _log_opened(self, _at: float, _probe: str, reading: r.LogOpened) -> None:
+        self.ending.log_open, self.ending.log_is_stream = True, reading.stream
+
+    def _log_lines(self, at: float, _probe: str, reading: r.LogLines) -> None:
+        if reading.history:
+            self._held = []  # what an attempt of the past did is no news
+            self.chronicle.hear(reading.lines, lambda line: self._history.when(line, at), history=True)
+            held, self._held = self._held, None
+            for event in held:
+                self._emit(event)
+            return
+        spoke = self.chronicle.hear(reading.lines, lambda _: at, history=False)
+        if reading.partial is not None:
+            self.chronicle.glance(reading.partial, at)
+        self.ending.line_at = at
+        if spoke:
+            self.attempt.signs.spoke_at = at
+
+    def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
+        """Leave what the log holds to the past if the live process is another one."""
+        attempt, bound = self.attempt, self._bound
+        told = attempt.told
+        if bound is None or not told.lines:
+            return
+        told.diagnosis.finish()
+        failed = told.over or told.diagnosis.verdict(ended=True) is not None
+        older = told.last_at is not None and told.last_at < attempt.began_at - _STALE_S
+        if (failed or older) and bound.pid not in told.banners.values():
+            self._held = []
+            self.chronicle.begin(attempt.began_at)
+            self._held = None
+        elif failed:
+            self.warn(
+                at, "failure_in_history", "the log already holds a failure of this process, which lives"
+            )
+
+    def _log_ended(self, _at: float, _probe: str, _reading: r.LogEnded) -> None:
+        self.ending.log_ended = True
+
+    # --- processes -----------------------------------------------------------------------
+
+    def _process_found(self, at: float, probe: str, reading: r.ProcessFound) -> None:
+        again, self._bound = self._bound is not None, reading
+        began_at = at - (reading.age_s or 0.0)
+        if again:
+            self.ending = self.ending.renewed()
+            self.chronicle.begin(began_at)
+        self.attempt.bind(reading.pid, reading.started_at, began_at)
+        self.ending.alive.add(reading.pid)
+        ground = Ground(probe=probe, text=f"process {reading.pid} exists", at=at)
+        self.attempt.advance(Phase.LAUNCHING, began_at, ground)
+
+    def _process_tree(self, at: float, probe: str, reading: r.ProcessTree) -> None:
+        attempt = self.attempt
+        self._works(at, probe)
+        self._tree = reading
+        self.ending.alive = {p.pid for p in reading.processes if p.status not in ("zombie", "dead")}
+        if self.ending.root_at is None and reading.processes and not attempt.course.spans:
+            attempt.advance(Phase.LAUNCHING, at, Ground(probe=probe, text="the process exists", at=at))
+        known_stopped = set(attempt.activity.suspended)
+        attempt.activity.tree(at, reading, joining=attempt.engines.joining)
+        for sample in reading.processes:
+            attempt.engines.appear(sample.pid, sample.ppid, sample.name)
+            if role_of(sample.name) is not None or sample.pid == reading.root:
+                attempt.processes.setdefault(
+                    sample.pid, Process(pid=sample.pid, name=sample.name)
+                ).name = sample.name
+        attempt.signs.tree(at, probe, reading)
+        for pid in attempt.activity.suspended.keys() - known_stopped:
+            name = attempt.activity.suspended[pid]
+            self.warn(at, "process_suspended", f"process {name} (pid {pid}) is suspended by a signal")
+
+    def _process_exited(self, at: float, _probe: str, reading: r.ProcessExited) -> None:
+        known = self.attempt.processes.setdefault(reading.pid, Process(pid=reading.pid, name=reading.name))
+        known.exit = reading
+        self.ending.exited(at, reading)
+
+    # --- silent work ---------------------------------------------------------------------
+
+    def _works(self, at: float, probe: str) -> None:
+        if not self.armed:
+            self.attempt.activity.watched_since = at
+        self._work_probes.add(probe)
+
+    def _gpu_memory(self, at: float, probe: str, reading: r.GpuMemory) -> None:
+        if not reading.gpus:
+            return
+        self._works(at, probe)
+        signs = self.attempt.signs
+        signs.footprint = self.terms.footprint
+        self.attempt.activity.gpu(at, moved=signs.gpus.feed(at, reading))
+        signs.gpu(at, probe)
+
+    def _cache_size(self, at: float, probe: str, reading: r.CacheSize) -> None:
+        self._works(at, probe)
+        self.attempt.signs.cache(at, probe, reading, grew=self.attempt.activity.cache(at, reading))
+
+    # --- the port ------------------------------------------------------------------------
+
+    def _connection(self, at: float, probe: str, reading: r.Connection) -> None:
+        attempt = self.attempt
+        attempt.signs.connection(at, probe, reading)
+        if reading.state != "listening":
+            attempt.readiness.lost()
+        elif reading.owner == "foreign":
+            self._foreign(at, reading.owner_pid)
+        elif reading.owner == "tree":
+            attempt.advance(Phase.STARTING_SERVER, at, Ground(probe=probe, text="the port listens", at=at))
+
+    def _answer(self, at: float, probe: str, reading: r.Answer) -> None:
+        attempt = self.attempt
+        if reading.owner == "foreign":
+            self._foreign(at, reading.owner_pid)
+        if attempt.readiness.answered(at, reading):
+            self._emit(TierReached(at=at, elapsed_s=attempt.elapsed(at), tier=reading.tier))
+        ours = reading.ok or (reading.owner == "tree" and reading.status is not None)
+        if reading.owner != "foreign" and ours:
+            since = attempt.signs.listening_since
+            ground = Ground(probe=probe, text=f"{reading.tier} answered {reading.status}", at=at)
+            attempt.advance(Phase.STARTING_SERVER, at if since is None else since, ground)
+
+    def _foreign(self, at: float, pid: int | None) -> None:
+        self.attempt.readiness.foreign_pid = pid
+        owner = f"process {pid}, which is not" if pid is not None else "a process outside"
+        self.warn(at, "foreign_server", f"the port belongs to {owner} the watched server")
+
+    # --- the watch -----------------------------------------------------------------------
+
+    def _probe_broken(self, at: float, probe: str, reading: r.ProbeBroken) -> None:
+        if probe not in self.broken:
+            self.broken.add(probe)
+            self._emit(
+                ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=reading.error)
+            )
+
+    def _probe_recovered(self, at: float, probe: str, _reading: r.ProbeRecovered) -> None:
+        if probe in self.broken:
+            if not self.armed:
+                self.attempt.activity.watched_since = at
+            self.broken.discard(probe)
+            self._emit(ProbeRecovered(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe))
+
+    def _probe_note(self, at: float, _probe: str, reading: r.ProbeNote) -> None:
+        self.warn(at, reading.code, reading.text)
+
+    def _watch_paused(self, at: float, _probe: str, reading: r.WatchPaused) -> None:
+        self.warn(at, "watch_paused", f"the watcher did not run for {reading.paused_s:.1f} s")
+
+    # --- rules of the caller's -----------------------------------------------------------
+
+    def _rule_on_line(self, rule: Rule, line: Line, at: float) -> None:
+        self._apply(rule, line, at)
+
+    def _apply(self, rule: Rule, subject: Any, at: float) -> None:
+        try:
+            finding = rule.match(subject)
+        except Exception as error:  # noqa: BLE001 - the caller's code may do anything; the wait survives
+            self.warn(at, "rule_failed", f"rule {rule.name!r} raised {error!r}")
+            return
+        text = subject.message if isinstance(subject, Line) else repr(subject)
+        match finding:
+            case None:
+                pass
+            case Advance(phase=phase):
+                self.attempt.advance(phase, at, Ground(probe=f"rule {rule.name}", text=text[:200], at=at))
+            case Progress(what=what, done=done, total=total):
+                self.attempt.count(at, what, done, total)
+            case Cause():
+                self.rule_cause = self.rule_cause or finding
+            case _:
+                kind = type(finding).__name__
+                self.warn(
+                    at, "rule_failed", f"rule {rule.name!r} returned a {kind}, which means nothing here"
+                )
+
+    _HANDLERS: ClassVar[dict[type[r.Reading], Callable[..., None]]] = {
+        r.LogOpened: _log_opened,
+        r.LogLines: _log_lines,
+        r.LogCaughtUp: _log_caught_up,
+        r.LogEnded: _log_ended,
+        r.ProcessFound: _process_found,
+        r.ProcessTree: _process_tree,
+        r.ProcessExited: _process_exited,
+        r.GpuMemory: _gpu_memory,
+        r.CacheSize: _cache_size,
+        r.Connection: _connection,
+        r.Answer: _answer,
+        r.ProbeBroken: _probe_broken,
+        r.ProbeRecovered: _probe_recovered,
+        r.ProbeNote: _probe_note,
+        r.WatchPaused: _watch_paused,
+    }

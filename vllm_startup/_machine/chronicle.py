@@ -1,0 +1,159 @@
+"""Splits a log into attempts and gives each line to the one that it belongs to.
+
+One log can hold several starts: a service that was restarted appends. An attempt begins at a
+supervisor's start line, at a new banner, at a new main process, or with the first line after an
+exit. Unprefixed lines before a banner belong to the start that it announces.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+
+from vllm_startup._log.lines import Line, LineReader
+from vllm_startup._log.markers import MARKERS, Means, Sighting, sight
+from vllm_startup._log.triggers import LineFilter, Triggers
+from vllm_startup._machine.attempt import Attempt
+from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._machine.signals import signal_number
+from vllm_startup._rules import Rule
+
+Begin = Callable[[float], Attempt]
+Timed = Callable[[Line], float]
+
+_LOOSE_LINES = 500  # a traceback of a start that died before its banner
+
+
+class Chronicle:
+    """The attempts of a log, the newest last."""
+
+    def __init__(
+        self, begin: Begin, rules: Sequence[Rule], found: Callable[[Rule, Line, float], None]
+    ) -> None:
+        self._begin = begin
+        self._found = found
+        theirs = [(rule.literal, rule) for rule in rules if rule.literal is not None]
+        self._rules = Triggers(theirs, anywhere=(literal for literal, _ in theirs))
+        self._filter = _filter(literal for literal, _ in theirs)
+        self._reader = LineReader()
+        self._loose: deque[tuple[Line, float]] = deque(maxlen=_LOOSE_LINES)
+        self.attempts: list[Attempt] = []
+
+    @property
+    def current(self) -> Attempt:
+        """The newest attempt."""
+        return self.attempts[-1]
+
+    def begin(self, at: float) -> Attempt:
+        """Begin a new attempt."""
+        self._loose.clear()
+        self.attempts.append(self._begin(at))
+        return self.current
+
+    def hear(self, lines: Iterable[str], timed: Timed, *, history: bool) -> bool:
+        """Take whole lines. Returns whether any was more than a heartbeat."""
+        spoke = False
+        wants, skip = self._filter.wants, self._reader.skip
+        for text in lines:
+            if wants(text) or self._close_look():
+                spoke |= self._take(text, timed, history=history)
+            else:
+                skip()
+                spoke = True
+        return spoke
+
+    def glance(self, partial: str, at: float) -> None:
+        """Look at an unfinished line: a bar that redraws itself. It is no line yet."""
+        if self.attempts and self._filter.wants(partial):
+            for line in self._reader.read(partial, complete=False):
+                if line.bar:
+                    self._attempt_of(at).glance(sight(line), at)
+
+    def finish(self) -> None:
+        """Note that the log has ended: what stands after the last exit may be a start of its own."""
+        if self.attempts and self._loose and self.current.told.over:
+            self._settle_loose()
+        for attempt in self.attempts[-1:]:
+            attempt.told.diagnosis.finish()
+
+    def _close_look(self) -> bool:
+        if not self.attempts:
+            return True
+        told = self.current.told
+        return told.diagnosis.busy or told.over or told.wants_record
+
+    def _attempt_of(self, at: float) -> Attempt:
+        return self.current if self.attempts else self.begin(at)
+
+    def _take(self, text: str, timed: Timed, *, history: bool) -> bool:
+        spoke = False
+        for line in self._reader.read(text):
+            at = timed(line)
+            sightings = sight(line)
+            self._fold(line, sightings, at, history=history)
+            spoke |= not any(s.means is Means.HEARTBEAT for s in sightings)
+        return spoke
+
+    def _fold(self, line: Line, sightings: tuple[Sighting, ...], at: float, *, history: bool) -> None:
+        attempt = self._attempt_of(at)
+        if any(s.means is Means.START for s in sightings) and self._starts_anew(attempt, line):
+            attempt = self._start_over(at)
+        elif attempt.told.over and line.process is None:
+            self._loose.append((line, at))
+            return
+        elif attempt.told.over and line.level is not None and not _closing(sightings, line):
+            attempt = self._start_over(at)
+        attempt.told.only_history &= history
+        self._note_start(attempt, line, sightings)
+        attempt.hear(line, sightings, at)
+        for rule in self._rules.find(line.text):
+            self._found(rule, line, at)
+        self._note_exit(attempt, sightings)
+
+    def _starts_anew(self, attempt: Attempt, line: Line) -> bool:
+        told = attempt.told
+        if line.process == "systemd":
+            return told.lines > 0
+        if told.over:
+            return True
+        return line.process in told.banners and (line.pid is None or told.banners[line.process] != line.pid)
+
+    def _note_start(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> None:
+        if line.process != "systemd" and any(s.means is Means.START for s in sightings):
+            attempt.told.banners.setdefault(line.process, line.pid)
+
+    def _note_exit(self, attempt: Attempt, sightings: tuple[Sighting, ...]) -> None:
+        for sighting in sightings:
+            if sighting.means is Means.EXIT:
+                if self._loose:
+                    attempt = self._settle_loose() or attempt
+                attempt.told.over = True
+                attempt.told.exit = (sighting.exit_code, signal_number(sighting.exit_signal))
+                attempt.told.diagnosis.finish()
+
+    def _start_over(self, at: float) -> Attempt:
+        loose = tuple(self._loose)
+        attempt = self.begin(loose[0][1] if loose else at)
+        for line, loose_at in loose:
+            attempt.hear(line, sight(line), loose_at)
+        return attempt
+
+    def _settle_loose(self) -> Attempt | None:
+        """Unprefixed lines after an exit: a start that died before its banner, or mere leftovers."""
+        trial = Diagnosis()
+        for line, _ in self._loose:
+            trial.feed(line)
+        trial.finish()
+        if trial.verdict(ended=True) is None:
+            self._loose.clear()
+            return None
+        return self._start_over(self._loose[0][1])
+
+
+def _closing(sightings: tuple[Sighting, ...], line: Line) -> bool:
+    return line.process == "systemd" or any(s.means in (Means.SHUTDOWN, Means.EXIT) for s in sightings)
+
+
+def _filter(theirs: Iterable[str]) -> LineFilter:
+    anywhere = tuple(theirs)
+    return LineFilter({*(m.literal for m in MARKERS), *Diagnosis.literals(), *anywhere}, anywhere=anywhere)

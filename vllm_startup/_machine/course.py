@@ -1,0 +1,112 @@
+"""The way through the phases: what was entered when, and on which evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+from transitions import Machine
+
+from vllm_startup._phases import TRANSITIONS, End, Phase
+
+
+@attrs.frozen(kw_only=True)
+class Ground:
+    """Evidence with its time on the watch's clock."""
+
+    probe: str
+    text: str
+    at: float
+
+
+@attrs.define(kw_only=True)
+class Span:
+    """A phase that was entered, its beginning and end on the watch's clock."""
+
+    phase: Phase
+    started_at: float
+    ended_at: float | None = None
+    because: list[Ground] = attrs.field(factory=list)
+    weak: bool = False
+
+
+class Course:
+    """One attempt's walk over the table of transitions. `transitions` refuses what the table lacks."""
+
+    state: Phase | End  # kept by transitions
+
+    def __init__(self, began_at: float) -> None:
+        self.spans: list[Span] = []
+        self._began_at = began_at
+        self._machine: Any = Machine(
+            model=self,
+            states=[*Phase, *End],
+            transitions=[list(transition) for transition in TRANSITIONS],
+            initial=Phase.LAUNCHING,
+            auto_transitions=False,
+        )
+
+    @property
+    def phase(self) -> Phase:
+        """The last phase that was reached."""
+        return self.spans[-1].phase if self.spans else Phase.LAUNCHING
+
+    @property
+    def entered_at(self) -> float:
+        """When the last phase was entered."""
+        return self.spans[-1].started_at if self.spans else self._began_at
+
+    @property
+    def over(self) -> bool:
+        """Whether the attempt can move no more: ready or failed."""
+        return self.state in (Phase.READY, End.FAILED)
+
+    def date(self, began_at: float) -> None:
+        """Set when the attempt began, which may be learned late."""
+        self._began_at = began_at
+        if len(self.spans) == 1 and self.phase is Phase.LAUNCHING:
+            self.spans[0].started_at = began_at
+
+    def enter(self, phase: Phase, at: float, ground: Ground, *, weak: bool = False) -> Span | None:
+        """Move forward to a phase. Returns the new span, or None where nothing moves.
+
+        More evidence for the phase that has been reached is kept with it.
+        """
+        if self.over:
+            return None
+        if self.spans and phase is self.phase:
+            self._confirm(ground, weak=weak)
+            return None
+        if phase.order < self.phase.order or (phase is Phase.LAUNCHING and self.spans):
+            return None
+        if phase is not Phase.LAUNCHING:
+            self._move(phase)
+        started_at = max(at, self.entered_at)
+        if self.spans:
+            self.spans[-1].ended_at = started_at
+        span = Span(phase=phase, started_at=started_at, because=[ground], weak=weak)
+        self.spans.append(span)
+        return span
+
+    def _confirm(self, ground: Ground, *, weak: bool) -> None:
+        span = self.spans[-1]
+        span.weak = span.weak and weak
+        if len(span.because) < _MOST_GROUNDS and all(known.probe != ground.probe for known in span.because):
+            span.because.append(ground)
+
+    def fail(self, at: float) -> None:
+        """End in failure. The last phase stays the last one reached."""
+        if not self.over:
+            self._move(End.FAILED)
+            self.close(at)
+
+    def _move(self, destination: Phase | End) -> None:
+        self._machine.events[f"enter_{destination}"].trigger(self)
+
+    def close(self, at: float) -> None:
+        """End the last span."""
+        if self.spans and self.spans[-1].ended_at is None:
+            self.spans[-1].ended_at = max(at, self.spans[-1].started_at)
+
+
+_MOST_GROUNDS = 4  # one a kind of evidence is enough to read

@@ -1,0 +1,174 @@
+"""How an attempt ends: which cause is the first, and when there is nothing more to learn.
+
+A death is told before its last words are read, so the verdict waits for the log to fall silent;
+and the exception waits until the processes are gone, so that a retry does not meet the port and
+the GPUs still held.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup._machine.attempt import Attempt
+from vllm_startup._machine.signals import CRASHES, STOPS, signal_name
+from vllm_startup._readings import ProcessExited
+from vllm_startup.causes import ProcessExited as ExitedCause
+from vllm_startup.causes import (
+    Cause,
+    Evidence,
+    ProcessCrashed,
+    ProcessKilled,
+    ProcessVanished,
+    ShutdownRequested,
+)
+
+FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long after the death
+STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
+_CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
+
+
+class Ending:
+    """Follows one attempt's end: deaths, last lines, processes that linger."""
+
+    def __init__(self) -> None:
+        self.root: ProcessExited | None = None
+        self.root_at: float | None = None
+        self.cause: Cause | None = None
+        self.cause_at: float | None = None
+        self.log_open = False
+        self.log_is_stream = False
+        self.log_ended = False
+        self.line_at: float | None = None
+        self.alive: set[int] = set()
+        self._children: list[tuple[float, ProcessExited]] = []
+
+    def exited(self, at: float, reading: ProcessExited) -> None:
+        """Note a death."""
+        self.alive.discard(reading.pid)
+        if not reading.root:
+            self._children.append((at, reading))
+        elif self.root is None:
+            self.root, self.root_at = reading, at
+
+    def renewed(self) -> Ending:
+        """The ending of the next process, whose log is the same."""
+        other = Ending()
+        other.log_open, other.log_is_stream = self.log_open, self.log_is_stream
+        return other
+
+    # --- when ----------------------------------------------------------------------------
+
+    @property
+    def drained_at(self) -> float | None:
+        """When the log will have said all that it has to say after the main process's death."""
+        if self.root_at is None:
+            return None
+        if not self.log_open or self.log_ended:
+            return self.root_at
+        if self.log_is_stream:
+            return self.root_at + STREAM_LIMIT_S
+        last = max(self.root_at, self.line_at or self.root_at)
+        return min(last + FILE_QUIET_S, self.root_at + STREAM_LIMIT_S)
+
+    @property
+    def child_due(self) -> float | None:
+        """When a child's death is judged, if the log names nothing better until then."""
+        return self._children[0][0] + _CHILD_DRAIN_S if self._children and self.cause is None else None
+
+    def aftermath_due(self, attempt: Attempt) -> float | None:
+        """When an aftermath without a cause is taken as all that there is."""
+        fatal_at = attempt.told.fatal_at
+        return None if fatal_at is None or attempt.told.only_history else fatal_at + _CHILD_DRAIN_S
+
+    def close_at(self, exit_grace: float, *, raise_early: bool) -> float | None:
+        """When the wait ends for good; None while nothing is wrong."""
+        if self.cause_at is None:
+            return None
+        if raise_early:
+            return self.cause_at
+        last = max(self.cause_at, self.drained_at or self.cause_at)
+        gone = self.root_at is not None and not self.alive
+        return last if gone else max(last, self.cause_at + exit_grace)
+
+    # --- why -----------------------------------------------------------------------------
+
+    def fix(self, at: float, cause: Cause) -> None:
+        """Settle on a cause."""
+        self.cause = cause
+        if self.cause_at is None:
+            self.cause_at = at
+
+    def improves(self, cause: Cause) -> bool:
+        """Whether a cause says more than the one settled on."""
+        if self.cause is None:
+            return True
+        order = ("unknown", "likely", "certain")
+        return order.index(cause.confidence) > order.index(self.cause.confidence)
+
+    def judge(self, attempt: Attempt, now: float) -> Cause | None:
+        """The cause, if it is sure by ``now`` that the start cannot succeed; None otherwise."""
+        told = attempt.told
+        if self.drained_at is not None and now >= self.drained_at:
+            told.diagnosis.finish()
+            return self._weigh(attempt, ended=True)
+        if self.child_due is not None and now >= self.child_due:
+            return self._weigh(attempt, ended=False)
+        if told.fatal_at is None or told.only_history:
+            return None
+        cause = self._weigh(attempt, ended=False)
+        patient = cause is not None and cause.confidence == "unknown" and now < told.fatal_at + _CHILD_DRAIN_S
+        return None if patient else cause
+
+    def conclude(self, attempt: Attempt, *, ended: bool) -> Cause | None:
+        """The cause when nothing more will be seen; None where the start may have gone on."""
+        dead = ended or self.root is not None or bool(self._children) or attempt.told.fatal_at is not None
+        return self.cause or (self._weigh(attempt, ended=ended or self.root is not None) if dead else None)
+
+    def _weigh(self, attempt: Attempt, *, ended: bool) -> Cause | None:
+        told = attempt.told.diagnosis.verdict(ended=ended or bool(self._children))
+        killer = self._first_violent()
+        if told is not None and told.confidence != "unknown":
+            first_word = attempt.told.root_at
+            if killer is None or first_word is None or first_word <= killer[0]:
+                return told
+        child = killer[1] if killer else self._children[0][1] if self._children else None
+        if child is not None:
+            return _with_evidence(died(child), told)
+        if told is None and ended and self.root is not None:
+            return died(self.root)
+        return told
+
+    def _first_violent(self) -> tuple[float, ProcessExited] | None:
+        return next(((at, child) for at, child in self._children if child.signal), None)
+
+
+def died(reading: ProcessExited) -> Cause:
+    """The cause that a death alone tells."""
+    name, pid, number = reading.name or "process", reading.pid, reading.signal
+    evidence = (Evidence(text=_words(reading), process=name),)
+    if number is not None and reading.root and number in STOPS:
+        message = f"the server was asked to stop by {signal_name(number)} before it was ready"
+        return ShutdownRequested(message=message, signal=number, evidence=evidence, retryable=True)
+    if number in CRASHES:
+        message = f"{name} crashed with {signal_name(number or 0)}"
+        return ProcessCrashed(message=message, signal=number, process=name, evidence=evidence)
+    if number is not None:
+        message = f"{name} was ended by {signal_name(number)}"
+        return ProcessKilled(message=message, signal=number, process=name, evidence=evidence)
+    if reading.code is None:
+        message = f"{name} (pid {pid}) is gone, and nobody can tell how it ended"
+        return ProcessVanished(message=message, process=name, pid=pid, evidence=evidence, confidence="likely")
+    message = f"{name} exited with status {reading.code} before the server was ready, and no line says why"
+    return ExitedCause(message=message, exit_code=reading.code, evidence=evidence, confidence="unknown")
+
+
+def _words(reading: ProcessExited) -> str:
+    if reading.signal is not None:
+        return f"pid {reading.pid} was ended by {signal_name(reading.signal)}"
+    if reading.code is not None:
+        return f"pid {reading.pid} exited with status {reading.code}"
+    return f"pid {reading.pid} is gone"
+
+
+def _with_evidence(cause: Cause, told: Cause | None) -> Cause:
+    return cause if told is None else attrs.evolve(cause, evidence=(*cause.evidence, *told.evidence))

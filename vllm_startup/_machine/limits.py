@@ -1,0 +1,104 @@
+"""Which limit ends a wait, when, and what the evidence points to."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup._events import Outcome
+from vllm_startup._machine.attempt import Attempt
+from vllm_startup._phases import Phase
+from vllm_startup._timeouts import Timeouts
+from vllm_startup.causes import Cause, Evidence, ForeignServer, PhaseTimedOut, Stalled, TimedOut, Unhealthy
+
+
+@attrs.define(kw_only=True)
+class Limits:
+    """The limits of one wait, with the time forgiven in which nobody watched."""
+
+    timeouts: Timeouts
+    called_at: float
+    forgiven_s: float = 0.0
+    phase_forgiven: tuple[Phase | None, float] = (None, 0.0)
+
+    def forgive(self, seconds: float, phase: Phase) -> None:
+        """Let no limit count a time in which nobody watched."""
+        self.forgiven_s += seconds
+        known, before = self.phase_forgiven
+        self.phase_forgiven = (phase, seconds + (before if known is phase else 0.0))
+
+    def next(self, attempt: Attempt, *, armed: bool) -> tuple[float, str] | None:
+        """The limit that fires first if nothing happens, as (when, ``total``, ``stall`` or a phase)."""
+        deadlines: list[tuple[float, str]] = []
+        if self.timeouts.total is not None:
+            deadlines.append((self.called_at + self.forgiven_s + self.timeouts.total, "total"))
+        phase = attempt.course.phase
+        allowed = self.timeouts.of(phase)
+        if allowed is not None and not attempt.course.over:
+            forgiven = self.phase_forgiven[1] if self.phase_forgiven[0] is phase else 0.0
+            deadlines.append(
+                (max(self.called_at, attempt.course.entered_at) + forgiven + allowed, phase.value)
+            )
+        if self.timeouts.stall is not None and armed:
+            deadlines.append(
+                (attempt.activity.quiet_until(self.timeouts.stall, self.timeouts.cpu_only), "stall")
+            )
+        return min(deadlines, default=None)
+
+
+def limit_cause(attempt: Attempt, limit: str, at: float, timeouts: Timeouts) -> tuple[Outcome, Cause]:
+    """What a limit that fired says: the outcome, and the cause that the evidence names."""
+    phase = attempt.course.phase
+    outcome: Outcome = "stalled" if limit == "stall" else "timed_out"
+    if known := _serving_cause(attempt):
+        return outcome, known
+    suspect = suspect_of(attempt)
+    evidence = (Evidence(text=f"last progress: {attempt.activity.newest.what}"),)
+    because = f"; {suspect}" if suspect else ""
+    if limit == "stall":
+        silent = round(at - attempt.activity.newest.at, 3)
+        text = f"nothing has advanced for {silent:.0f} s in {phase}{because}"
+        return outcome, Stalled(
+            message=text, phase=phase, silent_s=silent, suspect=suspect, evidence=evidence
+        )
+    if limit == "total":
+        text = f"not ready after {timeouts.total:g} s, in {phase}{because}"
+        return outcome, TimedOut(
+            message=text, phase=phase, limit_s=timeouts.total, suspect=suspect, evidence=evidence
+        )
+    allowed = timeouts.of(phase)
+    text = f"{phase} took longer than {allowed:g} s{because}"
+    return outcome, PhaseTimedOut(
+        message=text, phase=phase, limit_s=allowed, suspect=suspect, evidence=evidence
+    )
+
+
+def _serving_cause(attempt: Attempt) -> Cause | None:
+    """A server that answers, but is another one, or answers that it is not well."""
+    readiness, answer = attempt.readiness, attempt.readiness.last
+    if readiness.foreign_pid is not None:
+        text = f"the port belongs to process {readiness.foreign_pid}, which is not the watched server"
+        return ForeignServer(message=text, pid=readiness.foreign_pid)
+    if answer is None or answer.ok or attempt.signs.listening_since is None:
+        return None
+    again = (
+        "failed again before it was stable" if readiness.missed else f"never met the tier {readiness.until}"
+    )
+    text = f"the server listens but {again}: {answer.detail or f'status {answer.status}'}"
+    return Unhealthy(message=text, status=answer.status, confidence="likely")
+
+
+def suspect_of(attempt: Attempt) -> str | None:
+    """What the evidence points to while nothing moves; None where it points to nothing."""
+    if attempt.activity.suspended:
+        pid, name = next(iter(attempt.activity.suspended.items()))
+        return f"process {name} (pid {pid}) is suspended by a signal"
+    heartbeat = attempt.told.heartbeat
+    if heartbeat and heartbeat[0].startswith("placement_group"):
+        return "Ray's placement group is pending"
+    if attempt.engines.joining:
+        return "the ranks do not find each other (silence after NCCL's or gloo's first line)"
+    if behind := attempt.engines.behind():
+        return f"waiting for {behind.name or 'an engine'}, which is in {behind.phase}"
+    if lagging := attempt.signs.gpus.lagging:
+        return f"GPU {lagging.index} is behind the others"
+    return None

@@ -1,0 +1,79 @@
+"""Whether the server is ready, as far as the caller asked for."""
+
+from __future__ import annotations
+
+from vllm_startup._readings import TIERS, Answer, Tier
+
+
+class Readiness:
+    """Folds answers of one attempt: which tiers were met when, and whether the last one held."""
+
+    def __init__(self, until: Tier, stable_for: float) -> None:
+        self.until: Tier = until
+        self.stable_for = stable_for
+        self.reached: dict[Tier, float] = {}
+        self.held_since: float | None = None
+        self.confirmed_at: float | None = None
+        self.missed = False  # the chosen tier was met, and then it was not
+        self.last: Answer | None = None
+        self.foreign_pid: int | None = None
+
+    def engine(self, at: float) -> bool:
+        """Note that the engines are initialised. Returns whether that is news."""
+        if self.until == "engine" and self.held_since is None:
+            self.held_since = at
+        return self._reach("engine", at)
+
+    def answered(self, at: float, answer: Answer) -> bool:
+        """Note an answer. Returns whether a tier was met for the first time."""
+        self.last = answer
+        if answer.owner == "foreign":
+            self.foreign_pid = answer.owner_pid
+            return False
+        if answer.owner == "tree":
+            self.foreign_pid = None
+        if not answer.ok:
+            self._miss(answer.tier)
+            return False
+        if self._asks(answer.tier):
+            self.confirmed_at = at
+            self.held_since = at if self.held_since is None else self.held_since
+        return self._reach(answer.tier, at)
+
+    def lost(self) -> None:
+        """Note that nothing answers any more."""
+        self._miss("health")
+
+    def held(self, at: float) -> bool:
+        """Whether the chosen tier has been met without a miss for as long as asked.
+
+        The engine tier holds while the engines live; the others have to be confirmed at the end.
+        """
+        if self.held_since is None:
+            return False
+        confirmed = at if self.until == "engine" else self.confirmed_at
+        return confirmed is not None and confirmed - self.held_since >= self.stable_for
+
+    @property
+    def due(self) -> float | None:
+        """When the engine tier will have held, if the engines live on; other tiers are asked again."""
+        if self.until != "engine" or self.held_since is None:
+            return None
+        return self.held_since + self.stable_for
+
+    def _asks(self, tier: Tier) -> bool:
+        return tier == self.until or (self.until == "engine" and tier == "health")
+
+    def _miss(self, tier: Tier) -> None:
+        if (
+            self.until != "engine"
+            and self.held_since is not None
+            and TIERS.index(tier) <= TIERS.index(self.until)
+        ):
+            self.held_since, self.missed = None, True
+
+    def _reach(self, tier: Tier, at: float) -> bool:
+        news = tier not in self.reached
+        if news:
+            self.reached[tier] = at
+        return news

@@ -1,0 +1,217 @@
+"""The machine's state as a report, and in one sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import attrs
+
+from vllm_startup._events import Because
+from vllm_startup._machine.attempt import Attempt, Process
+from vllm_startup._machine.course import Ground, Span
+from vllm_startup._machine.limits import suspect_of
+from vllm_startup._machine.machine import StartupMachine
+from vllm_startup._phases import Phase
+from vllm_startup._readings import ProcessExited
+from vllm_startup._report import (
+    AttemptReport,
+    Dispute,
+    ExitStatus,
+    GpuReport,
+    LastProgress,
+    PhaseReport,
+    ProcessReport,
+    StartupReport,
+    Warning,
+)
+from vllm_startup._roles import role_of
+from vllm_startup.causes import Cause
+
+
+def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> StartupReport:
+    """Everything that the machine knows at ``now``."""
+    attempt = machine.attempt
+    newest = attempt.activity.newest
+    exited = _exit_of(machine, attempt)
+    cause = number_evidence(machine.cause or machine.bringup.ending.cause, attempt.number)
+    return StartupReport(
+        outcome=machine.outcome or "unfinished",
+        phase=attempt.course.phase,
+        url=machine.terms.url,
+        until=machine.terms.until,
+        limits=machine.terms.timeouts,
+        started_at=_wall(machine, attempt),
+        elapsed_s=attempt.elapsed(now),
+        ready_s=_ready_s(attempt),
+        last_progress=LastProgress(at_s=attempt.elapsed(newest.at), what=newest.what),
+        tiers={tier: attempt.elapsed(at) for tier, at in attempt.readiness.reached.items()},
+        cause=cause,
+        exit=exited,
+        phases=tuple(_phase(attempt, span) for span in attempt.course.spans),
+        attempts=tuple(_attempts(machine, now, cause)),
+        processes=tuple(_process(attempt, process) for process in attempt.processes.values()),
+        gpus=_gpus(attempt),
+        facts=dict(attempt.facts),
+        disputed=tuple(
+            Dispute(
+                phase=d.phase, probe=d.ground.probe, text=d.ground.text, at_s=attempt.elapsed(d.ground.at)
+            )
+            for d in attempt.disputed
+        ),
+        warnings=tuple(Warning(code=code, text=text) for code, text in machine.bringup.warnings),
+        versions=versions,
+    )
+
+
+def number_evidence(cause: Cause | None, attempt: int) -> Cause | None:
+    """The cause with the attempt's number in its evidence."""
+    if cause is None:
+        return None
+    numbered = tuple(attrs.evolve(e, attempt=attempt) if e.attempt is None else e for e in cause.evidence)
+    return attrs.evolve(cause, evidence=numbered)
+
+
+def _because(attempt: Attempt, ground: Ground) -> Because:
+    return Because(probe=ground.probe, text=ground.text, at_s=attempt.elapsed(ground.at))
+
+
+def _phase(attempt: Attempt, span: Span) -> PhaseReport:
+    return PhaseReport(
+        phase=span.phase,
+        started_s=attempt.elapsed(span.started_at),
+        ended_s=None if span.ended_at is None else attempt.elapsed(span.ended_at),
+        because=tuple(_because(attempt, ground) for ground in span.because),
+    )
+
+
+def _ready_s(attempt: Attempt) -> float | None:
+    spans = attempt.course.spans
+    return attempt.elapsed(spans[-1].started_at) if spans and spans[-1].phase is Phase.READY else None
+
+
+def _exit_of(machine: StartupMachine, attempt: Attempt) -> ExitStatus | None:
+    if attempt is machine.attempt and machine.bringup.ending.root is not None:
+        return _status(machine.bringup.ending.root)
+    if attempt.told.exit is not None:
+        return ExitStatus(code=attempt.told.exit[0], signal=attempt.told.exit[1])
+    return None
+
+
+def _status(exited: ProcessExited) -> ExitStatus:
+    return ExitStatus(code=exited.code, signal=exited.signal)
+
+
+def _attempts(machine: StartupMachine, now: float, cause: Cause | None) -> list[AttemptReport]:
+    found = []
+    for attempt in machine.bringup.chronicle.attempts:
+        past = machine.bringup.past.get(attempt.number)
+        outcome, own_cause, ended_at = past or (machine.outcome or "unfinished", cause, now)
+        found.append(
+            AttemptReport(
+                started_at=_wall(machine, attempt),
+                duration_s=max(0.0, attempt.elapsed(ended_at)),
+                outcome=outcome,
+                phase=attempt.course.phase,
+                cause=number_evidence(own_cause, attempt.number),
+                exit=_exit_of(machine, attempt),
+            )
+        )
+    return found
+
+
+def _process(attempt: Attempt, process: Process) -> ProcessReport:
+    engine = next((e for e in attempt.engines.all if process.pid in e.pids), None)
+    role = role_of(process.name)
+    return ProcessReport(
+        role=role.value if role else "server",
+        pid=process.pid,
+        phase=engine.phase if engine else None,
+        exit=_status(process.exit) if process.exit else None,
+    )
+
+
+def _gpus(attempt: Attempt) -> tuple[GpuReport, ...]:
+    return tuple(
+        GpuReport(
+            index=d.index,
+            uuid=d.uuid,
+            baseline_bytes=d.baseline,
+            peak_bytes=d.peak,
+            used_bytes=d.used,
+            total_bytes=d.total,
+        )
+        for d in sorted(attempt.signs.gpus.devices.values(), key=lambda d: d.index)
+    )
+
+
+def _wall(machine: StartupMachine, attempt: Attempt) -> str | None:
+    if machine.wall is None:
+        return None
+    moment = datetime.fromtimestamp(machine.wall + attempt.began_at - machine.called_at, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+_VERBS = {
+    Phase.LAUNCHING: "launching",
+    Phase.CONFIGURING: "reading its configuration",
+    Phase.INITIALIZING: "initializing its engines",
+    Phase.LOADING_WEIGHTS: "loading weights",
+    Phase.COMPILING: "compiling",
+    Phase.ALLOCATING_KV_CACHE: "allocating the KV cache",
+    Phase.WARMING_UP: "warming up",
+    Phase.STARTING_SERVER: "starting the server",
+    Phase.READY: "ready",
+}
+
+
+@attrs.frozen(kw_only=True)
+class Status:
+    """A wait at one moment.
+
+    Attributes:
+        phase: The last phase that was reached.
+        outcome: How the wait ended; None while it goes on.
+        elapsed_s: Seconds since the newest attempt began.
+        quiet_s: Seconds since the newest sign of progress.
+        cause: Why the start cannot succeed any more; None while nothing says so.
+        limit: The limit that fires first if nothing happens: ``total``, ``stall`` or a phase.
+        limit_in_s: In how many seconds it fires.
+        summary: All of that in one sentence.
+    """
+
+    phase: Phase
+    outcome: str | None
+    elapsed_s: float
+    quiet_s: float
+    cause: Cause | None
+    limit: str | None
+    limit_in_s: float | None
+    summary: str
+
+
+def status(machine: StartupMachine, now: float) -> Status:
+    """The state of the wait at ``now``."""
+    attempt = machine.attempt
+    quiet_s = max(0.0, now - attempt.activity.newest.at)
+    limit = machine.next_limit
+    return Status(
+        phase=attempt.course.phase,
+        outcome=machine.outcome,
+        elapsed_s=attempt.elapsed(now),
+        quiet_s=quiet_s,
+        cause=number_evidence(machine.cause or machine.bringup.ending.cause, attempt.number),
+        limit=limit[1] if limit else None,
+        limit_in_s=max(0.0, limit[0] - now) if limit else None,
+        summary=_summary(machine, attempt, quiet_s),
+    )
+
+
+def _summary(machine: StartupMachine, attempt: Attempt, quiet_s: float) -> str:
+    cause = machine.cause or machine.bringup.ending.cause
+    if cause is not None:
+        return f"{machine.outcome or 'failing'} in {attempt.course.phase}: {cause.message}"
+    if machine.outcome is not None:
+        return "ready" if machine.outcome == "ready" else f"{machine.outcome} in {attempt.course.phase}"
+    parts = [_VERBS[attempt.course.phase], *attempt.activity.counters(), f"last progress {quiet_s:.0f} s ago"]
+    suspect = suspect_of(attempt)
+    return ", ".join([*parts, suspect] if suspect else parts)
