@@ -1,0 +1,81 @@
+"""Probes: the kinds of evidence that a watch can gather. Bring your own with `Probe`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_startup._readings import (
+    Answer,
+    CacheSize,
+    Connection,
+    GpuMemory,
+    GpuSample,
+    LogCaughtUp,
+    LogEnded,
+    LogLines,
+    LogOpened,
+    ProbeNote,
+    ProcessExited,
+    ProcessFound,
+    ProcessSample,
+    ProcessTree,
+    Reading,
+)
+from vllm_startup.probes._protocol import Probe
+
+if TYPE_CHECKING:
+    from vllm_startup.probes._cache import CacheProbe
+    from vllm_startup.probes._gpu import GpuProbe
+    from vllm_startup.probes._health import HealthProbe
+    from vllm_startup.probes._log import LogFileProbe
+    from vllm_startup.probes._process import ProcessProbe
+    from vllm_startup.probes._stream import StreamProbe
+    from vllm_startup.probes._tree import TreeProbe
+
+__all__ = [
+    "Answer",
+    "CacheProbe",
+    "CacheSize",
+    "Connection",
+    "GpuMemory",
+    "GpuProbe",
+    "GpuSample",
+    "HealthProbe",
+    "LogCaughtUp",
+    "LogEnded",
+    "LogFileProbe",
+    "LogLines",
+    "LogOpened",
+    "Probe",
+    "ProbeNote",
+    "ProcessExited",
+    "ProcessFound",
+    "ProcessProbe",
+    "ProcessSample",
+    "ProcessTree",
+    "Reading",
+    "StreamProbe",
+    "TreeProbe",
+]
+
+# What each built-in probe needs is imported when it is first asked for.
+_HOMES = {
+    "CacheProbe": "_cache",
+    "GpuProbe": "_gpu",
+    "HealthProbe": "_health",
+    "LogFileProbe": "_log",
+    "ProcessProbe": "_process",
+    "StreamProbe": "_stream",
+    "TreeProbe": "_tree",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import a built-in probe's module."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
