@@ -1,0 +1,383 @@
+"""A vLLM server's own command: where it will listen, and what it was asked to do.
+
+vLLM takes its arguments from the command line and from one YAML file (``--config``), the command
+line last; ``vllm/utils/argparse_utils.py`` of 0.32 is the source of what is read here and how. Its
+port stands in no environment variable: ``VLLM_PORT`` is the first of its internal ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import attrs
+
+_DEFAULT_PORT: Final = 8000
+_SUPERVISOR_PORT: Final = 9256  # --data-parallel-supervisor-port, 0.22 and newer
+_WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+_MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+_CLI_MODULES: Final = ("vllm", "vllm.entrypoints.cli.main")
+_SCRIPTS: Final = ("vllm/entrypoints/openai/api_server.py", "vllm/entrypoints/api_server.py")
+_SHELLS: Final = frozenset({"bash", "sh", "dash", "zsh", "ash", "ksh"})
+_MOST_CONFIG_BYTES: Final = 1024 * 1024
+_DEEPEST: Final = 4  # a shell in a shell in a shell
+
+_VALUE: Final = (
+    "--host", "--port", "--uds", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--root-path",
+    "--model", "--config", "--tensor-parallel-size", "--pipeline-parallel-size", "--data-parallel-size",
+    "--data-parallel-size-local", "--data-parallel-supervisor-port", "--gpu-memory-utilization",
+)  # fmt: skip
+_VALUES: Final = ("--served-model-name", "--api-key")
+_FLAGS: Final = ("--headless", "--grpc", "--data-parallel-multi-port-external-lb")
+_SHORT: Final = {
+    "-tp": "--tensor-parallel-size",
+    "-pp": "--pipeline-parallel-size",
+    "-dp": "--data-parallel-size",
+    "-dpl": "--data-parallel-size-local",
+    "-dpm": "--data-parallel-multi-port-external-lb",
+    "--device-memory-utilization": "--gpu-memory-utilization",  # 0.32 and newer
+}
+_SERVE: Final = "serve"
+
+
+@attrs.frozen(kw_only=True)
+class ServerArguments:
+    """What a vLLM server's command says. None is what it leaves to vLLM's defaults.
+
+    Attributes:
+        model: The name or path of the model.
+        served_model_names: The names under which the API knows it; empty for the model's own.
+        uds: The absolute path of the unix socket to listen on.
+        tls: Whether it answers with HTTPS.
+        root_path: The path under which a proxy shows it. The server itself answers without it too.
+        needs_api_key: Whether ``/v1`` asks for a key. The key itself is never kept.
+        headless: Whether it has no API server, and so never listens.
+        grpc: Whether it speaks gRPC instead of HTTP.
+        multi_port: Whether every rank has a port of its own, and a supervisor one for all.
+    """
+
+    model: str | None = None
+    served_model_names: tuple[str, ...] = ()
+    host: str | None = None
+    port: int | None = None
+    uds: str | None = None
+    tls: bool = False
+    ssl_ca_certs: str | None = None
+    root_path: str | None = None
+    needs_api_key: bool = False
+    config: str | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
+    data_parallel_size_local: int | None = None
+    supervisor_port: int | None = None
+    gpu_memory_utilization: float | None = None
+    headless: bool = False
+    grpc: bool = False
+    multi_port: bool = False
+
+    @property
+    def url(self) -> str | None:
+        """Where HTTP is answered, as seen from the same machine; None where it never is."""
+        if self.headless or self.grpc:
+            return None
+        if self.uds is not None:
+            return f"https+unix://{self.uds}" if self.tls else f"unix://{self.uds}"
+        host = _WILDCARDS.get(self.host or "", self.host)
+        port = (self.supervisor_port or _SUPERVISOR_PORT) if self.multi_port else self.port or _DEFAULT_PORT
+        return f"{'https' if self.tls else 'http'}://{f'[{host}]' if ':' in str(host) else host}:{port}"
+
+
+def parse_command(
+    command: Sequence[str], *, environ: Mapping[str, str] | None = None, cwd: str | None = None
+) -> ServerArguments | None:
+    """Read the arguments of the vLLM server that a command starts.
+
+    The server may stand behind wrappers (``env``, ``uv run``, ``numactl``, ``bash -c``).
+
+    Args:
+        command: The program and its arguments.
+        environ: The environment that it gets.
+        cwd: Its working directory, for relative paths.
+
+    Returns:
+        None where the command starts no vLLM server, or starts it inside a script.
+    """
+    found = _server_part(command, dict(environ or {}), _DEEPEST)
+    if found is None:
+        return None
+    arguments, variables = found
+    return _read(_with_config(arguments, cwd), variables, cwd)
+
+
+def url_of_process(pid: int) -> str | None:
+    """Where the server of a process listens, by its own command line or a descendant's.
+
+    Returns:
+        None where it cannot be read, or there is no vLLM server's command.
+    """
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        family = [process, *process.children(recursive=True)]
+    except (psutil.Error, OSError, ValueError, OverflowError):
+        return None
+    for member in family:
+        found = _of_process(member.pid)
+        if found is not None:
+            return found.url
+    return None
+
+
+def _of_process(pid: int) -> ServerArguments | None:
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        command = process.cmdline()
+    except (psutil.Error, OSError):
+        return None
+    environ: dict[str, str] = {}
+    cwd: str | None = None
+    try:
+        environ, cwd = process.environ(), process.cwd()
+    except (psutil.Error, OSError):
+        pass  # the command line alone is readable by everybody
+    return parse_command(command, environ=environ, cwd=cwd)
+
+
+# --- the server behind its wrappers ---------------------------------------------------------
+
+
+def _server_part(
+    command: Sequence[str], environ: dict[str, str], depth: int
+) -> tuple[list[str], dict[str, str]] | None:
+    """What follows ``vllm serve`` or the server's module, and the environment there."""
+    words = list(command)
+    for index, word in enumerate(words):
+        if _assignment().fullmatch(word):
+            name, _, value = word.partition("=")
+            environ[name] = value
+        elif (rest := _after_server(words, index)) is not None:
+            return rest, environ
+        elif depth and (script := _shell_script(words, index)) is not None:
+            return _in_script(script, environ, depth - 1)
+    return None
+
+
+def _after_server(words: list[str], index: int) -> list[str] | None:
+    word, rest = words[index], words[index + 1 :]
+    if word.rpartition("/")[2] == "vllm" or (word in _CLI_MODULES and words[index - 1 : index] == ["-m"]):
+        return rest[1:] if rest[:1] == [_SERVE] else None
+    if word == "-m" and rest[:1] and rest[0] in _MODULES:
+        return rest[1:]
+    return rest if word.endswith(_SCRIPTS) else None
+
+
+def _shell_script(words: list[str], index: int) -> str | None:
+    """The text behind ``bash -c`` and the like."""
+    if words[index].rpartition("/")[2] not in _SHELLS:
+        return None
+    for option, text in zip(words[index + 1 :], words[index + 2 :], strict=False):
+        if not option.startswith("-"):
+            return None
+        if not option.startswith("--") and option.endswith("c"):
+            return text
+    return None
+
+
+def _in_script(script: str, environ: dict[str, str], depth: int) -> tuple[list[str], dict[str, str]] | None:
+    """The first server that one of a script's commands starts. Only plain commands are understood."""
+    for command in _commands(script):
+        found = _server_part([_expanded(word, environ) for word in command], environ, depth)
+        if found is not None:
+            return found
+    return None
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    import shlex
+
+    text = script.replace("\\\n", " ").replace("\n", " ; ")
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
+    lexer.whitespace_split = True
+    command: list[str] = []
+    redirected = False
+    try:
+        for word in lexer:
+            if set(word) <= set(";&|"):
+                yield command
+                command, redirected = [], False
+            elif set(word) <= set("<>&"):
+                redirected = True
+            elif not redirected:
+                command.append(word)
+    except ValueError:
+        pass  # an unclosed quote: what stands before it is all that can be read
+    yield command
+
+
+@cache
+def _assignment() -> re.Pattern[str]:
+    return re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+
+
+@cache
+def _variable() -> re.Pattern[str]:
+    return re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
+
+
+def _expanded(word: str, environ: Mapping[str, str]) -> str:
+    return _variable().sub(lambda m: environ.get(m[1] or m[2]) or m[3] or "", word)
+
+
+# --- its arguments ----------------------------------------------------------------------------
+
+
+def _options(arguments: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
+    """Each option under its full name with the words that belong to it; ``""`` for the model.
+
+    What an unknown option takes is not known: words behind it are taken to be its own.
+    """
+    name, words = "", list[str]()
+    for word in arguments:
+        if word.startswith("-") and not _is_number(word):
+            yield name, words
+            name, found, value = word.partition("=")
+            name = _full_name(name)
+            words = [value] if found else []
+        elif name in _FLAGS or (name in _VALUE and words):
+            yield name, words
+            name, words = "", [word]
+        else:
+            words.append(word)
+    yield name, words
+
+
+def _full_name(option: str) -> str:
+    if option.startswith("--"):
+        option = option.partition(".")[0].replace("_", "-")
+    return _SHORT.get(option, option)
+
+
+def _is_number(word: str) -> bool:
+    return word[1:].replace(".", "", 1).isdigit()
+
+
+def _with_config(arguments: list[str], cwd: str | None) -> list[str]:
+    """The arguments with those of the config file before them, as vLLM puts them together.
+
+    vLLM reads the file only where ``--config`` and its path are two words.
+    """
+    if "--config" not in arguments[:-1]:
+        return arguments
+    path = arguments[arguments.index("--config") + 1]
+    told = arguments[: 0 if arguments[0].startswith("-") else 1]
+    return [*told, *_config_arguments(Path(cwd or ".", path)), *arguments[len(told) :]]
+
+
+def _read(arguments: Sequence[str], environ: Mapping[str, str], cwd: str | None) -> ServerArguments:
+    given: dict[str, list[str]] = {}
+    for name, words in _options(arguments):
+        if name in _FLAGS or (name and words):
+            given[name] = words
+        elif words:
+            given.setdefault("", words)
+    one = {name: words[0] for name, words in given.items() if words}
+    uds = one.get("--uds")
+    return ServerArguments(
+        model=one.get("") or one.get("--model"),
+        served_model_names=tuple(given.get("--served-model-name", ())),
+        host=one.get("--host"),
+        port=_whole(one.get("--port")),
+        uds=None if uds is None else str(Path(cwd or "/", uds)),
+        tls="--ssl-keyfile" in one or "--ssl-certfile" in one,
+        ssl_ca_certs=one.get("--ssl-ca-certs"),
+        root_path=one.get("--root-path"),
+        needs_api_key="--api-key" in given or bool(environ.get("VLLM_API_KEY")),
+        config=one.get("--config"),
+        tensor_parallel_size=_whole(one.get("--tensor-parallel-size")),
+        pipeline_parallel_size=_whole(one.get("--pipeline-parallel-size")),
+        data_parallel_size=_whole(one.get("--data-parallel-size")),
+        data_parallel_size_local=_whole(one.get("--data-parallel-size-local")),
+        supervisor_port=_whole(one.get("--data-parallel-supervisor-port")),
+        gpu_memory_utilization=_decimal(one.get("--gpu-memory-utilization")),
+        headless="--headless" in given,
+        grpc="--grpc" in given,
+        multi_port="--data-parallel-multi-port-external-lb" in given,
+    )
+
+
+def _whole(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+def _decimal(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None
+
+
+# --- the config file --------------------------------------------------------------------------
+
+
+def _config_arguments(path: Path) -> list[str]:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            text = file.read(_MOST_CONFIG_BYTES)
+    except OSError:
+        return []
+    arguments: list[str] = []
+    for key, value in _yaml(text).items():
+        if isinstance(value, bool):
+            arguments += [f"--{key}"] if value else []
+        elif isinstance(value, list):
+            arguments += [f"--{key}", *map(str, value)] if value else []
+        elif not isinstance(value, dict):
+            arguments += [f"--{key}", str(value)]
+    return arguments
+
+
+def _yaml(text: str) -> Mapping[str, object]:
+    try:
+        import yaml
+    except ImportError:
+        return flat_yaml(text)
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def flat_yaml(text: str) -> dict[str, object]:
+    """The top level of a YAML file: ``key: value`` and lists of words. What is nested is left away."""
+    found: dict[str, object] = {}
+    items: list[object] | None = None
+    for line in text.splitlines():
+        bare = re.sub(r"(?:^|\s)#.*", "", line).rstrip()
+        if items is not None and bare.lstrip().startswith("- "):
+            items.append(_scalar(bare.lstrip()[2:].strip()))
+            continue
+        key, colon, value = bare.partition(":")
+        if not colon or not key.strip() or key != key.lstrip() or (value and not value[0].isspace()):
+            continue
+        value = value.strip()
+        if value.startswith("[") and value.endswith("]"):
+            found[key] = [_scalar(part.strip()) for part in value[1:-1].split(",") if part.strip()]
+        elif value:
+            found[key] = _scalar(value)
+        else:
+            found[key] = items = []
+    return found
+
+
+def _scalar(text: str) -> object:
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "'\"":
+        return text[1:-1]
+    return {"true": True, "false": False}.get(text.lower(), text)

@@ -1,0 +1,236 @@
+"""What a log alone tells: the same machine, on the lines' own times, with no server to look at.
+
+A log's text proves less than a watch does, so its end is judged by rules of its own. A server that
+answered a request, or said that it is up and could bind its port, was ready, whatever came later.
+Else a cause that is fixed (a root exception with a terminal wrapper, or a supervisor's word that
+the process has ended) is a failure, and anything else is unfinished.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from io import TextIOBase
+from itertools import islice
+from os import PathLike
+from typing import Final, Protocol, runtime_checkable
+
+import attrs
+
+from vllm_startup._log.lines import Line, LineReader
+from vllm_startup._log.markers import MARKERS, Means, sight
+from vllm_startup._log.splitter import LineSplitter
+from vllm_startup._log.stamps import StampClock
+from vllm_startup._machine.attempt import Attempt
+from vllm_startup._machine.course import Ground
+from vllm_startup._machine.ending import died
+from vllm_startup._machine.machine import StartupMachine
+from vllm_startup._machine.reporting import report
+from vllm_startup._machine.terms import Terms
+from vllm_startup._phases import Phase
+from vllm_startup._readings import ProcessExited
+from vllm_startup._redact import redact
+from vllm_startup._report import StartupReport
+from vllm_startup._rules import Rule
+from vllm_startup._text import clean
+from vllm_startup._timeouts import Timeouts
+from vllm_startup._versions import versions
+from vllm_startup.causes import Cause, Evidence, PortInUse
+
+_CHUNK_BYTES: Final = 256 * 1024
+_BATCH_LINES: Final = 2000
+_GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+_REQUEST: Final = "request_served"
+# Said on the way out, and only by a server that was up: all that JSON logs without uvicorn's lines tell.
+_WAS_UP: Final = frozenset({"api_shutdown", "api_shutdown_up_to_0_22"})
+_NOBODY: Final = 0  # the pid of a process that the log does not number
+
+
+@runtime_checkable
+class BinaryStream(Protocol):
+    """A file or a pipe, opened for bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most ``size`` bytes; none at the end."""
+        ...
+
+
+LogText = str | PathLike[str] | BinaryStream | Iterable[str]
+
+
+def diagnose(log: LogText) -> StartupReport:
+    """Say from a log how the newest start in it went.
+
+    Memory does not grow with the log's size, only with the number of starts in it.
+
+    Args:
+        log: A file's path, a stream of bytes, or lines of text.
+
+    Returns:
+        ``ready``, ``failed`` with its cause, or ``unfinished``. Times are those of the lines' own
+        stamps, mostly whole seconds, since the first line that has one.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: It is compressed.
+    """
+    reading = _Reading()
+    for lines in _batches(log):
+        reading.take(lines)
+    return reading.conclude()
+
+
+# --- text in ----------------------------------------------------------------------------------
+
+
+def _batches(log: LogText) -> Iterator[list[str]]:
+    if isinstance(log, str | PathLike):
+        with open(log, "rb") as file:  # noqa: PTH123 - takes what the caller gave, as it is
+            yield from _of_stream(file)
+    elif isinstance(log, BinaryStream) and not isinstance(log, TextIOBase):
+        yield from _of_stream(log)
+    else:
+        lines = (line.removesuffix("\n") for line in log)
+        while batch := list(islice(lines, _BATCH_LINES)):
+            yield batch
+
+
+def _of_stream(stream: BinaryStream) -> Iterator[list[str]]:
+    splitter = LineSplitter()
+    data = stream.read(_CHUNK_BYTES)
+    if data.startswith((_GZIP, _ZSTD)):
+        raise ValueError("log is compressed; unpack it on the way: zcat FILE | vllm-startup diagnose -")
+    while data:
+        yield splitter.feed(data)
+        data = stream.read(_CHUNK_BYTES)
+    yield splitter.finish()
+
+
+# --- what it means ------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Witness:
+    """The lines of one attempt that say that it was up, or has ended."""
+
+    started: Line | None = None
+    requested: bool = False
+    stopped: Line | None = None
+    exit: Line | None = None
+
+    def note(self, line: Line) -> None:
+        """Take a line that may say so."""
+        for sighting in sight(line):
+            if sighting.means is Means.SERVED:
+                self.requested |= sighting.marker.name == _REQUEST
+                self.started = self.started or line
+            elif sighting.means is Means.EXIT:
+                self.exit = line
+            elif sighting.marker.name in _WAS_UP:
+                self.stopped = self.stopped or line
+
+    def was_ready(self, attempt: Attempt) -> bool:
+        """Whether the attempt was ready at some time."""
+        started = self.started
+        if started is None:
+            return self.stopped is not None and attempt.course.phase is Phase.STARTING_SERVER
+        # vLLM up to 0.10 told of its start-up before uvicorn bound the port.
+        return self.requested or not _bind_failed(attempt, started.number)
+
+    def why_ready(self, attempt: Attempt) -> Ground:
+        """The evidence; it dates the readiness to the last step of the start that was seen."""
+        line = self.started or self.stopped
+        served_at = attempt.told.served_at
+        at = attempt.activity.newest.at if served_at is None else served_at
+        return Ground(probe="log", text=line.message[:200] if line else "", at=at)
+
+
+class _Reading:
+    """One log on its way through the machine, and what its end is judged by."""
+
+    def __init__(self) -> None:
+        self._clock = StampClock()
+        self._witnesses: dict[int, _Witness] = {}
+        self._last = ""
+        telling = {m.literal for m in MARKERS if m.means in (Means.SERVED, Means.EXIT) or m.name in _WAS_UP}
+        rules: tuple[Rule, ...] = tuple(Rule(literal, self._witness) for literal in sorted(telling))
+        self._machine = StartupMachine(Terms(timeouts=Timeouts(stall=None, cpu_only=None), rules=rules))
+
+    def take(self, lines: list[str]) -> None:
+        """Read further lines. They are history: what they say ends no wait."""
+        if not lines:
+            return
+        self._machine.bringup.chronicle.hear(lines, self._clock.at, history=True)
+        self._machine.tick(self._clock.now)  # evidence that needs time has had it
+        self._last = lines[-1] or self._last
+
+    def conclude(self) -> StartupReport:
+        """Judge the newest attempt."""
+        machine = self._machine
+        machine.bringup.chronicle.finish()
+        for line in LineReader().read(self._last):
+            self._clock.at(line)  # lines that say nothing were not looked at, and the last one ends the log
+        now = self._clock.now
+        machine.tick(now)
+        self._settle_past()
+        attempt, witness = machine.attempt, self._of(machine.attempt)
+        if witness.was_ready(attempt):
+            ground = witness.why_ready(attempt)
+            now = max(ground.at, attempt.course.entered_at)
+            attempt.advance(Phase.READY, now, ground)
+            machine.outcome = "ready"
+        elif cause := _cause(attempt, witness):
+            machine.outcome, machine.cause = "failed", cause
+            attempt.course.fail(now)
+        else:
+            machine.outcome = "unfinished"
+        attempt.course.close(now)
+        found = report(machine, now, versions=versions())
+        return found if attempt.told.lines else attrs.evolve(found, last_progress=None)
+
+    def _settle_past(self) -> None:
+        """Judge the earlier attempts by the same rules."""
+        past = self._machine.bringup.past
+        for attempt in self._machine.bringup.chronicle.attempts[:-1]:
+            _, _, ended_at = past[attempt.number]
+            witness = self._of(attempt)
+            if witness.was_ready(attempt):
+                past[attempt.number] = ("ready", None, ended_at)
+            else:
+                cause = _cause(attempt, witness)
+                past[attempt.number] = ("failed" if cause else "unfinished", cause, ended_at)
+
+    def _of(self, attempt: Attempt) -> _Witness:
+        return self._witnesses.get(attempt.number) or _Witness()
+
+    def _witness(self, line: Line) -> None:
+        witness = self._witnesses.setdefault(self._machine.attempt.number, _Witness())
+        if witness.requested and " HTTP/1." in line.message:
+            return  # the millionth request says nothing new
+        witness.note(line)
+
+
+def _bind_failed(attempt: Attempt, line: int) -> bool:
+    """Whether the port turned out to be taken after a line."""
+    cause = attempt.told.diagnosis.verdict(ended=True)
+    return isinstance(cause, PortInUse) and any((item.line or 0) > line for item in cause.evidence)
+
+
+def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
+    """Why an attempt that was not ready failed; None where nothing says that it did."""
+    told = attempt.told
+    if told.exit is None and not told.diagnosis.fatal:
+        return None
+    cause = told.diagnosis.verdict(ended=True)
+    if told.exit is None or (cause is not None and cause.confidence != "unknown"):
+        return cause
+    code, signal = told.exit
+    if cause is not None and signal is None:
+        return cause
+    pid = next((pid for pid in told.banners.values() if pid is not None), _NOBODY)
+    ended = died(ProcessExited(pid=pid, name="the server", code=code, signal=signal, root=True))
+    if witness.exit is not None:
+        line = witness.exit
+        said = Evidence(text=clean(redact(line.message)), process=line.process, line=line.number)
+        ended = attrs.evolve(ended, evidence=(said, *(cause.evidence if cause else ())))
+    return ended

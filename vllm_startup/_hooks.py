@@ -1,0 +1,52 @@
+"""Calls the caller's hook from a thread of its own, so that it can neither stop nor slow the wait."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from vllm_startup._events import Event
+
+_log = logging.getLogger("vllm_startup")
+
+_DRAIN_S = 1.0  # a hook that takes longer for what is left loses it
+
+
+class Hook:
+    """A queue of events in front of a callable."""
+
+    def __init__(self, function: Callable[[Event], object]) -> None:
+        if not callable(function):
+            raise TypeError(f"on_event must be callable with one event, not {function!r}")
+        self._function = function
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._failed = False
+
+    def put(self, event: Event) -> None:
+        """Hand over an event. Returns at once."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="vllm_startup:on_event", daemon=True)
+            self._thread.start()
+        self._queue.put(event)
+
+    def close(self) -> None:
+        """Let the hook see what is left, but not for long."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(_DRAIN_S)
+            if self._thread.is_alive():
+                _log.warning("on_event has not returned; the events that it has not seen are lost to it")
+
+    def _run(self) -> None:
+        while (event := self._queue.get()) is not None:
+            try:
+                self._function(event)
+            except Exception:
+                if not self._failed:
+                    _log.exception(
+                        "on_event raised; it is called all the same, and further errors are not logged"
+                    )
+                self._failed = True

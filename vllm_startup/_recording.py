@@ -1,0 +1,198 @@
+"""Recordings: what a watch saw, as JSON lines that replay to the same report.
+
+The first line is the header: the format's version and what was waited for. Every other line is
+an observation; the last one says when the watch ended. Secrets are removed as lines are written.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import attrs
+
+from vllm_startup import _readings
+from vllm_startup._machine.machine import StartupMachine
+from vllm_startup._machine.terms import Terms
+from vllm_startup._readings import GpuSample, Observation, ProcessSample, Reading
+from vllm_startup._redact import redact
+from vllm_startup._timeouts import Timeouts
+from vllm_startup.causes._base import snake_case
+
+RECORDING_SCHEMA = 1
+
+_KINDS: dict[str, type[Reading]] = {
+    snake_case(kind.__name__): kind
+    for kind in Reading.__subclasses__()
+    if kind.__module__ == _readings.__name__
+}
+_TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early", "footprint")
+
+
+class RecordingError(ValueError):
+    """A file is no recording, or one that this version cannot read."""
+
+
+class Recorder:
+    """Writes observations to a file as they come.
+
+    Args:
+        path: The file; one that exists is replaced. It is created readable for its owner only.
+
+    Raises:
+        OSError: The file cannot be created.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self._path = Path(path)
+        self._path.unlink(missing_ok=True)
+        self._path.touch(mode=0o600)
+        self._file: IO[str] | None = self._path.open("a", encoding="utf-8", buffering=1)
+        self.error: OSError | None = None
+        self._began_at = 0.0
+
+    def begin(self, terms: Terms, *, at: float, wall: float | None, utc_offset_s: float) -> None:
+        """Write the header."""
+        self._began_at = at
+        self._write(
+            {
+                "recording": RECORDING_SCHEMA,
+                "started_unix": wall,
+                "utc_offset_s": utc_offset_s,
+                "terms": {name: getattr(terms, name) for name in _TERMS},
+                "timeouts": attrs.asdict(terms.timeouts),
+            }
+        )
+
+    def write(self, observation: Observation) -> None:
+        """Write an observation."""
+        reading = observation.reading
+        kind = snake_case(type(reading).__name__)
+        members: dict[str, Any] = {"reading": kind}
+        if _KINDS.get(kind) is type(reading):
+            members.update(_packed(reading))
+        else:
+            members["repr"] = repr(reading)
+        self._write({"at": round(observation.at - self._began_at, 6), "probe": observation.probe, **members})
+
+    def end(self, at: float) -> None:
+        """Write when the watch ended, and close the file."""
+        self._write({"at": round(at - self._began_at, 6), "end": True})
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except OSError as error:
+                self.error = self.error or error
+
+    def _write(self, row: dict[str, Any]) -> None:
+        if self._file is None:
+            return
+        try:
+            self._file.write(json.dumps(_scrubbed(row), ensure_ascii=False, default=str) + "\n")
+        except OSError as error:  # a full disk ends the recording, not the wait
+            self.error, self._file = error, None
+
+
+def replay(path: str | PathLike[str], **terms: Any) -> StartupMachine:
+    """Run a recording through a new machine, to its end.
+
+    Args:
+        path: The recording.
+        **terms: What to ask for instead of what the recorded wait asked for; see `Terms`.
+
+    Returns:
+        The machine, from which the report is read.
+
+    Raises:
+        OSError: The file cannot be read.
+        RecordingError: It is no recording, is cut off, or comes from a newer version.
+    """
+    with Path(path).open(encoding="utf-8", errors="replace") as lines:
+        return replay_lines(lines, **terms)
+
+
+def replay_lines(lines: Iterable[str], **terms: Any) -> StartupMachine:
+    """Run a recording's lines through a new machine, to the recording's end."""
+    rows = _rows(lines)
+    machine = _machine(next(rows, (0, None))[1], terms)
+    at = 0.0
+    ended = False
+    for number, row in rows:
+        if ended:
+            raise RecordingError(f"line {number} stands after the recording's end")
+        try:
+            at = float(row["at"])
+            ended = bool(row.get("end", False))
+            observation = None if ended else _observation(at, row)
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecordingError(f"line {number} is no observation: {error!r}") from error
+        if observation is not None:
+            machine.feed(observation)
+    if not ended:
+        raise RecordingError("the recording is cut off: its last line, which says when it ended, is missing")
+    machine.tick(at)
+    machine.finish(at, ended=False)
+    return machine
+
+
+def _rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise RecordingError(f"line {number} is no JSON (a recording cut in half?): {error}") from error
+        if not isinstance(row, dict):
+            raise RecordingError(f"line {number} is no JSON object")
+        yield number, row
+
+
+def _machine(header: Any, instead: dict[str, Any]) -> StartupMachine:
+    if not header or "recording" not in header:
+        raise RecordingError("the first line is no recording's header; recordings are made with record=")
+    if header["recording"] != RECORDING_SCHEMA:
+        raise RecordingError(
+            f"the recording has schema {header['recording']!r}, and this version reads {RECORDING_SCHEMA};"
+            " replay it with the version of vllm_startup that wrote it, or a newer one"
+        )
+    try:
+        terms = Terms(**{**header["terms"], "timeouts": Timeouts(**header["timeouts"]), **instead})
+        wall = header["started_unix"]
+        return StartupMachine(terms, called_at=0.0, wall=wall, utc_offset_s=header.get("utc_offset_s", 0.0))
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordingError(f"the recording's header is damaged: {error!r}") from error
+
+
+def _scrubbed(value: Any) -> Any:
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {key: _scrubbed(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_scrubbed(item) for item in value]
+    return value
+
+
+def _packed(reading: Reading) -> dict[str, Any]:
+    return attrs.asdict(reading, filter=lambda attribute, value: value != attribute.default)
+
+
+def _observation(at: float, row: dict[str, Any]) -> Observation | None:
+    kind = _KINDS.get(row["reading"])
+    if kind is None:
+        return None  # a reading of the caller's own: it meant something to rules that are not here
+    values = {a.name: row[a.name] for a in attrs.fields(kind) if a.name in row}
+    if "processes" in values:
+        values["processes"] = tuple(ProcessSample(**p) for p in values["processes"])
+    if "gpus" in values:
+        values["gpus"] = tuple(GpuSample(**g) for g in values["gpus"])
+    return Observation(at=at, probe=row["probe"], reading=kind(**{k: _tuples(v) for k, v in values.items()}))
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

@@ -1,0 +1,356 @@
+"""The pump: runs the probes, stamps what they see, feeds the machine, tells what became known.
+
+This is the only module that makes tasks. One task drives each probe and one lets time pass; all
+of them end in `Startup.__aexit__`, also when that is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Self
+
+import attrs
+
+from vllm_startup._clock import Clock, LoopClock
+from vllm_startup._events import Event
+from vllm_startup._exceptions import error_for
+from vllm_startup._hooks import Hook
+from vllm_startup._machine.machine import StartupMachine
+from vllm_startup._machine.reporting import Status, report, status
+from vllm_startup._machine.terms import Terms
+from vllm_startup._readings import Observation, ProbeBroken, ProbeRecovered, Reading, Tier, WatchPaused
+from vllm_startup._recording import Recorder
+from vllm_startup._report import Baseline, StartupReport, footprint_of
+from vllm_startup._rules import Rule
+from vllm_startup._timeouts import Timeouts
+from vllm_startup._versions import versions
+from vllm_startup.probes._protocol import Probe
+
+_log = logging.getLogger("vllm_startup")
+
+_BEAT_S = 1.0  # how often the pump looks whether time went by without it
+_PAUSED_S = 3.0  # a gap longer than this was a suspended machine, a stopped watcher or a blocked loop
+_HURRY_S = 0.05  # cadence of every probe while a death is being judged
+_LEAVE_S = 2.0  # how long a probe may hang on to its cancellation
+
+
+class Startup:
+    """A watch over one server. Use it as an async context manager.
+
+    Args:
+        probes: What looks at the server; at least one, with names of their own.
+        url: The server's address, for the report; which address is asked is the probes' matter.
+        rules: Further rules on lines and readings.
+        until: The readiness tier that ends the wait.
+        stable_for: For how many seconds it must hold without a miss.
+        timeouts: Limits; those of `Timeouts()` if not given.
+        restarts: How many deaths of the main process are tolerated. It needs a probe that finds
+            the next one and says so with an attribute ``follows_restarts = True``.
+        exit_grace: How many seconds a failed start's processes may take to be gone.
+        raise_early: Raise as soon as the cause is known.
+        on_event: Called with every event, in order, from a thread of its own, so that it may
+            block or raise without harm to the wait.
+        record: A file to which everything seen is written, secrets removed.
+        baseline: An earlier report of the same model, or its JSON file.
+        clock: The time; the running loop's if not given.
+
+    Raises:
+        TypeError: An argument has the wrong type.
+        ValueError: An argument makes no sense; the message names it and the fix.
+        OSError: ``record`` cannot be created, or ``baseline`` cannot be read.
+    """
+
+    def __init__(
+        self,
+        probes: Sequence[Probe],
+        *,
+        url: str | None = None,
+        rules: Sequence[Rule] = (),
+        until: Tier = "health",
+        stable_for: float = 0.0,
+        timeouts: Timeouts | None = None,
+        restarts: int = 0,
+        exit_grace: float = 10.0,
+        raise_early: bool = False,
+        on_event: Callable[[Event], object] | None = None,
+        record: str | os.PathLike[str] | None = None,
+        baseline: Baseline | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._probes = _checked(probes)
+        self._terms = Terms(
+            url=url,
+            until=until,
+            stable_for=stable_for,
+            timeouts=Timeouts() if timeouts is None else timeouts,
+            restarts=restarts,
+            exit_grace=exit_grace,
+            raise_early=raise_early,
+            rules=tuple(rules),
+            footprint=footprint_of(baseline),
+        )
+        if restarts and not any(getattr(probe, "follows_restarts", False) for probe in self._probes):
+            raise ValueError(
+                "restarts needs a target that finds the next process after a restart (a systemd unit, a"
+                " container); a pid, a process or a url does not. Leave restarts at 0"
+            )
+        self._clock: Clock = clock if clock is not None else LoopClock()
+        self._hook = Hook(on_event) if on_event is not None else None
+        self._recorder = Recorder(record) if record is not None else None
+        self._events: list[Event] = []
+        self._machine: StartupMachine | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._resting_probes: set[asyncio.Future[None]] = set()
+        self._resting_time: set[asyncio.Future[None]] = set()
+        self._changed = asyncio.Event()
+        self._fault: BaseException | None = None
+        self._broken: set[str] = set()
+        self._alive_at = 0.0
+        self._next_tick = 0.0
+
+    # --- life ----------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        """Begin to watch."""
+        if self._machine is not None:
+            raise RuntimeError("a Startup can be entered once; make another one to watch again")
+        now = self._clock.now()
+        wall = self._clock.wall()
+        offset = datetime.fromtimestamp(wall).astimezone().utcoffset() if wall is not None else None
+        offset_s = offset.total_seconds() if offset is not None else 0.0
+        self._machine = StartupMachine(self._terms, called_at=now, wall=wall, utc_offset_s=offset_s)
+        self._alive_at = now
+        if self._recorder is not None:
+            self._recorder.begin(self._terms, at=now, wall=wall, utc_offset_s=offset_s)
+        self._tell(self._machine.tick(now))
+        drivers = [asyncio.create_task(self._drive(p), name=f"vllm_startup:{p.name}") for p in self._probes]
+        self._tasks = [*drivers, asyncio.create_task(self._pass_time(), name="vllm_startup:time")]
+        for task in self._tasks:
+            task.add_done_callback(self._over)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop watching. The server is left alone."""
+        try:
+            await self._stop()
+        finally:
+            if self._recorder is not None:
+                self._recorder.end(self._clock.now())
+            if self._hook is not None:
+                self._hook.close()
+
+    async def _stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            _, stuck = await asyncio.wait(self._tasks, timeout=_LEAVE_S)
+            for task in stuck:
+                _log.warning("%s does not end when it is cancelled; it is left behind", task.get_name())
+        self._tasks = []
+        for probe in self._probes:
+            with contextlib.suppress(Exception):
+                async with asyncio.timeout(_LEAVE_S):
+                    await probe.aclose()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """Let a fault of our own end every wait, instead of the task alone."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fault = self._fault or error
+            self._wake_waiters()
+
+    def _wake_waiters(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    # --- for callers ---------------------------------------------------------------------
+
+    async def wait_until_ready(self) -> StartupReport:
+        """Wait for the end of the bring-up. Any number of tasks may; cancelling one ends only its wait.
+
+        Returns:
+            The report, when the server is ready.
+
+        Raises:
+            StartupError: The start failed.
+            StartupTimeout: A limit ended the wait; `StartupStalled` if nothing had advanced.
+        """
+        machine = self._running()
+        while machine.outcome is None:
+            if self._fault is not None:
+                raise self._fault
+            await self._changed.wait()
+        found = self.report()
+        if found.outcome != "ready":
+            raise error_for(found)
+        return found
+
+    async def events(self) -> AsyncIterator[Event]:
+        """Every event of this watch, from the first, until the wait has ended."""
+        machine, told = self._running(), 0
+        while True:
+            while told < len(self._events):
+                yield self._events[told]
+                told += 1
+            if machine.outcome is not None:
+                return
+            if self._fault is not None:
+                raise self._fault
+            await self._changed.wait()
+
+    @property
+    def status(self) -> Status:
+        """The state of the wait at this moment."""
+        return status(self._running(), self._clock.now())
+
+    def report(self) -> StartupReport:
+        """What has been found out so far; final once the wait has ended."""
+        machine = self._running()
+        return report(machine, machine.now if machine.outcome else self._clock.now(), versions=versions())
+
+    def _running(self) -> StartupMachine:
+        if self._machine is None:
+            raise RuntimeError("enter the Startup first: async with Startup(...) as startup")
+        return self._machine
+
+    # --- probes --------------------------------------------------------------------------
+
+    async def _drive(self, probe: Probe) -> None:
+        machine = self._running()
+        while machine.outcome is None:
+            began = self._clock.now()
+            try:
+                seen = await self._look(probe, began)
+            except StopAsyncIteration:
+                return
+            self._feed(probe.name, seen)
+            interval = min(probe.interval_s, _HURRY_S) if machine.hurry else probe.interval_s
+            await self._rest(began + interval, self._resting_probes)
+
+    async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
+        """One sample; what goes wrong in it becomes a reading."""
+        loop = asyncio.get_running_loop()
+        limit = probe.limit_s
+        try:
+            async with asyncio.timeout(None) as scope:
+                timer = None
+                if limit is not None:
+                    timer = self._clock.call_at(now + limit, lambda: scope.reschedule(loop.time()))
+                try:
+                    seen = tuple(await probe.sample(now))
+                finally:
+                    if timer is not None:
+                        timer.cancel()
+        except StopAsyncIteration:
+            raise
+        except TimeoutError:
+            late = scope.expired()
+            return self._broke(probe, f"no answer within {limit:g} s" if late else "TimeoutError")
+        except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others go on
+            return self._broke(probe, repr(error))
+        return self._works(probe, seen)
+
+    def _broke(self, probe: Probe, error: str) -> tuple[Reading, ...]:
+        _log.debug("probe %s: %s", probe.name, error)
+        if probe.name in self._broken:
+            return ()
+        self._broken.add(probe.name)
+        return (ProbeBroken(error=error),)
+
+    def _works(self, probe: Probe, seen: tuple[Reading, ...]) -> tuple[Reading, ...]:
+        if wrong := [reading for reading in seen if not isinstance(reading, Reading)]:
+            return self._broke(probe, f"sample() gave {wrong[0]!r}, which is no Reading")
+        if probe.name not in self._broken:
+            return seen
+        self._broken.discard(probe.name)
+        return (ProbeRecovered(), *seen)
+
+    async def _rest(self, until: float, resting: set[asyncio.Future[None]]) -> None:
+        """Sleep until something is due, or until those who are resting are woken."""
+        if until <= self._clock.now():
+            await asyncio.sleep(0)
+            return
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        resting.add(sleeper)
+        timer = self._clock.call_at(until, lambda: _wake({sleeper}))
+        try:
+            await sleeper
+        finally:
+            timer.cancel()
+            resting.discard(sleeper)
+
+    # --- the machine ---------------------------------------------------------------------
+
+    async def _pass_time(self) -> None:
+        machine = self._running()
+        while machine.outcome is None:
+            beat = self._clock.now() + _BEAT_S
+            deadline = machine.next_deadline
+            self._next_tick = beat if deadline is None else min(deadline, beat)
+            await self._rest(self._next_tick, self._resting_time)
+            self._tell(machine.tick(self._awake()))
+
+    def _feed(self, probe: str, seen: Iterable[Reading]) -> None:
+        machine = self._running()
+        for reading in seen:
+            self._take(machine, Observation(at=self._awake(), probe=probe, reading=reading))
+
+    def _take(self, machine: StartupMachine, observation: Observation) -> None:
+        hurried = machine.hurry
+        if self._recorder is not None:
+            self._recorder.write(observation)
+        self._tell(machine.feed(observation))
+        deadline = machine.next_deadline
+        if machine.outcome is not None or (machine.hurry and not hurried):
+            _wake(self._resting_probes)
+        if machine.outcome is not None or (deadline is not None and deadline < self._next_tick):
+            _wake(self._resting_time)
+
+    def _awake(self) -> float:
+        """The current time, after telling the machine if the watcher itself had not run for a while."""
+        now = self._clock.now()
+        gap, self._alive_at = now - self._alive_at, now
+        if gap > _BEAT_S + _PAUSED_S:
+            paused = WatchPaused(paused_s=gap)
+            self._take(self._running(), Observation(at=now, probe="watch", reading=paused))
+        return now
+
+    def _tell(self, events: Iterable[Event]) -> None:
+        told = False
+        for event in events:
+            stamped = attrs.evolve(event, seq=len(self._events) + 1, ts=self._stamp())
+            self._events.append(stamped)
+            _log.debug("%s", stamped)
+            if self._hook is not None:
+                self._hook.put(stamped)
+            told = True
+        if told:
+            self._wake_waiters()
+
+    def _stamp(self) -> str | None:
+        wall = self._clock.wall()
+        if wall is None:
+            return None
+        return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _wake(resting: set[asyncio.Future[None]]) -> None:
+    for sleeper in resting:
+        if not sleeper.done():
+            sleeper.set_result(None)
+
+
+def _checked(probes: Sequence[Probe]) -> tuple[Probe, ...]:
+    if not probes:
+        raise ValueError("probes must hold at least one probe; without any there is nothing to watch")
+    names = [probe.name for probe in probes]
+    if doubles := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"probes must have names of their own; {sorted(doubles)[0]!r} is there twice")
+    return tuple(probes)

@@ -1,0 +1,50 @@
+"""Asynchronous functions for scripts that have no event loop, or have one that is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
+    """The same function, run to its end in a loop of its own.
+
+    The loop runs in the calling thread, or in another one where the calling thread has a loop
+    already (a notebook); that loop is blocked meanwhile.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        work = function(*args, **kwargs)
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(work)
+        return _in_thread(work)
+
+    call.__name__ = call.__qualname__ = f"{function.__name__}_sync"
+    return call
+
+
+def _in_thread(work: Coroutine[Any, Any, T]) -> T:
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(asyncio.run(work))
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            errors.append(error)
+
+    thread = threading.Thread(target=run, name="vllm_startup:sync", daemon=True)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]

@@ -1,0 +1,233 @@
+"""The main job as one call: which probes look at the server, and what is waited for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vllm_startup._clock import Clock
+from vllm_startup._events import Event
+from vllm_startup._readings import Tier
+from vllm_startup._report import Baseline, StartupReport
+from vllm_startup._rules import Rule
+from vllm_startup._startup import Startup
+from vllm_startup._sync import in_own_loop
+from vllm_startup._timeouts import Timeouts
+from vllm_startup.probes._protocol import Probe
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process as AsyncProcess
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+"""Where ``vllm serve`` listens unless it is told otherwise."""
+
+LogSource = str | os.PathLike[str] | object
+"""A path, or a stream: whatever `vllm_startup.probes.StreamProbe` takes."""
+
+
+def watch(
+    url: str | None = None,
+    *,
+    process: subprocess.Popen[Any] | AsyncProcess | None = None,
+    pid: int | None = None,
+    log: LogSource | None = None,
+    gpus: Iterable[int | str] | None = None,
+    probes: Sequence[Probe] = (),
+    rules: Sequence[Rule] = (),
+    until: Tier = "health",
+    stable_for: float = 0.0,
+    model: str | None = None,
+    api_key: str | None = None,
+    verify: bool | str | os.PathLike[str] | None = None,
+    timeouts: Timeouts | None = None,
+    restarts: int = 0,
+    exit_grace: float = 10.0,
+    raise_early: bool = False,
+    on_event: Callable[[Event], object] | None = None,
+    record: str | os.PathLike[str] | None = None,
+    baseline: Baseline | None = None,
+    clock: Clock | None = None,
+) -> Startup:
+    """Make the watch that `wait_until_ready` waits on, to be entered with ``async with``.
+
+    Its arguments and what it raises at once are those of `wait_until_ready`.
+    """
+    if process is not None and pid is not None:
+        raise ValueError("give either process= or pid=, not both: a process has its pid")
+    _refuse_unread_pipes(process, log)
+    number = process.pid if process is not None else pid
+    address = url if url is not None else _url_of(number)
+    looking = [*_process_probes(process, number, gpus), *_log_probes(log)]
+    if url is not None or until != "engine":
+        tree = next((probe for probe in looking if probe.name == "tree"), None)
+        looking.append(_health_probe(address, until, model, api_key, verify, tree))
+    return Startup(
+        [*looking, *probes],
+        url=address,
+        rules=rules,
+        until=until,
+        stable_for=stable_for,
+        timeouts=timeouts,
+        restarts=restarts,
+        exit_grace=exit_grace,
+        raise_early=raise_early,
+        on_event=on_event,
+        record=record,
+        baseline=baseline,
+        clock=clock,
+    )
+
+
+async def wait_until_ready(
+    url: str | None = None,
+    *,
+    process: subprocess.Popen[Any] | AsyncProcess | None = None,
+    pid: int | None = None,
+    log: LogSource | None = None,
+    gpus: Iterable[int | str] | None = None,
+    probes: Sequence[Probe] = (),
+    rules: Sequence[Rule] = (),
+    until: Tier = "health",
+    stable_for: float = 0.0,
+    model: str | None = None,
+    api_key: str | None = None,
+    verify: bool | str | os.PathLike[str] | None = None,
+    timeouts: Timeouts | None = None,
+    restarts: int = 0,
+    exit_grace: float = 10.0,
+    raise_early: bool = False,
+    on_event: Callable[[Event], object] | None = None,
+    record: str | os.PathLike[str] | None = None,
+    baseline: Baseline | None = None,
+    clock: Clock | None = None,
+) -> StartupReport:
+    """Wait until a vLLM server that something else started is ready.
+
+    Args:
+        url: Where it will listen: ``http://host:port``, ``https://``, ``unix:///path``. Without it,
+            what the arguments of ``pid`` or ``process`` say, else ``http://127.0.0.1:8000``.
+        process: The server, as a `subprocess.Popen` or an asyncio process, whose pipes (if any)
+            somebody else reads.
+        pid: The server's main process, instead of ``process``.
+        log: Its output: a path (read from the start as history, then followed; awaited if it is
+            missing) or a stream (drained to its end).
+        gpus: Which GPUs it may use, as NVML indices or UUIDs, instead of what its own
+            ``CUDA_VISIBLE_DEVICES`` says. GPUs are watched where ``pid``, ``process`` or ``gpus``
+            is given.
+        probes: Further probes.
+        rules: Further rules on lines and readings.
+        until: How much ready means: ``engine`` < ``health`` < ``model`` < ``inference``.
+        stable_for: For how many seconds that must hold without a miss.
+        model: The model that ``/v1/models`` must list; None for any.
+        api_key: The key for ``/v1``, if the server asks for one. It is never shown.
+        verify: Whether to check the server's certificate, or the path of CA certificates. None:
+            not on loopback, else yes.
+        timeouts: Limits; see `Timeouts`.
+        restarts: How many deaths of the main process are tolerated; needs a target that finds the
+            next one.
+        exit_grace: How many seconds a failed start's processes may take to be gone.
+        raise_early: Raise as soon as the cause is known, while processes may still hold the port.
+        on_event: Called with every event, in order, from a thread of its own. It may raise.
+        record: A file to which everything seen is written, secrets removed, for ``replay``.
+        baseline: An earlier report of the same model, or its JSON file: what differs is a warning.
+        clock: The time, for tests.
+
+    Returns:
+        Where the time went.
+
+    Raises:
+        StartupError: The start failed; ``error.cause`` says why.
+        StartupTimeout: A limit ended the wait (`StartupStalled`: nothing had advanced).
+        TypeError: An argument has the wrong type.
+        ValueError: An argument makes no sense; the message names it and the fix.
+        OSError: ``record`` cannot be created, or ``baseline`` cannot be read.
+    """
+    startup = watch(
+        url,
+        process=process,
+        pid=pid,
+        log=log,
+        gpus=gpus,
+        probes=probes,
+        rules=rules,
+        until=until,
+        stable_for=stable_for,
+        model=model,
+        api_key=api_key,
+        verify=verify,
+        timeouts=timeouts,
+        restarts=restarts,
+        exit_grace=exit_grace,
+        raise_early=raise_early,
+        on_event=on_event,
+        record=record,
+        baseline=baseline,
+        clock=clock,
+    )
+    async with startup:
+        return await startup.wait_until_ready()
+
+
+wait_until_ready_sync = in_own_loop(wait_until_ready)
+
+
+def _url_of(pid: int | None) -> str:
+    if pid is None:
+        return DEFAULT_URL
+    from vllm_startup._arguments import url_of_process
+
+    return url_of_process(pid) or DEFAULT_URL
+
+
+def _refuse_unread_pipes(process: subprocess.Popen[Any] | AsyncProcess | None, log: object) -> None:
+    if process is None:
+        return
+    for name in ("stdout", "stderr"):
+        stream = getattr(process, name, None)
+        if stream is not None and stream is not log and log is None:
+            raise ValueError(
+                f"process has {name}=PIPE: if nobody reads it, the server stops when it is full;"
+                f" pass log=process.{name}, or start the server with {name} going to a file"
+            )
+
+
+def _process_probes(process: Any, pid: int | None, gpus: Iterable[int | str] | None) -> list[Probe]:
+    from vllm_startup.probes import CacheProbe, GpuProbe, ProcessProbe, TreeProbe
+
+    if pid is None:
+        return [GpuProbe(gpus=gpus)] if gpus is not None else []
+    root = ProcessProbe(process=process) if process is not None else ProcessProbe(pid)
+    tree = TreeProbe(pid)
+    return [root, tree, GpuProbe(gpus=gpus, pid=pid, tree_pids=lambda: tree.pids), CacheProbe(pid)]
+
+
+def _log_probes(log: LogSource | None) -> list[Probe]:
+    from vllm_startup.probes import LogFileProbe, StreamProbe
+
+    if log is None:
+        return []
+    if isinstance(log, str | os.PathLike):
+        return [LogFileProbe(log)]
+    return [StreamProbe(log)]
+
+
+def _health_probe(
+    url: str | None,
+    until: Tier,
+    model: str | None,
+    api_key: str | None,
+    verify: bool | str | os.PathLike[str] | None,
+    tree: Any,
+) -> Probe:
+    from vllm_startup.probes import HealthProbe
+
+    return HealthProbe(
+        url if url is not None else DEFAULT_URL,
+        until=until,
+        model=model,
+        api_key=api_key,
+        verify=verify,
+        tree_pids=(lambda: tree.pids) if tree is not None else None,
+    )
