@@ -1,31 +1,37 @@
 """Wait until a vLLM server is ready, and say why it never will be."""
 
-from vllm_startup import causes, probes
-from vllm_startup._clock import Clock
-from vllm_startup._events import (
-    AttemptEnded,
-    AttemptStarted,
-    Because,
-    CauseFound,
-    Ended,
-    Event,
-    PhaseEntered,
-    ProbeBroke,
-    ProbeRecovered,
-    ProgressSeen,
-    TierReached,
-    Warned,
-)
-from vllm_startup._exceptions import StartupError, StartupStalled, StartupTimeout
-from vllm_startup._log.lines import Line
-from vllm_startup._machine.reporting import Status
-from vllm_startup._phases import Phase
-from vllm_startup._report import StartupReport
-from vllm_startup._rules import Advance, Progress, Rule
-from vllm_startup._startup import Startup
-from vllm_startup._timeouts import Timeouts
-from vllm_startup._wait import wait_until_ready, wait_until_ready_sync, watch
-from vllm_startup.probes._protocol import Probe
+from typing import TYPE_CHECKING
+
+from vllm_startup._lazy import exports
+
+if TYPE_CHECKING:
+    from vllm_startup import causes, probes, testing
+    from vllm_startup._clock import Clock
+    from vllm_startup._events import (
+        AttemptEnded,
+        AttemptStarted,
+        Because,
+        CauseFound,
+        Ended,
+        Event,
+        PhaseEntered,
+        ProbeBroke,
+        ProbeRecovered,
+        ProgressSeen,
+        TierReached,
+        Warned,
+    )
+    from vllm_startup._exceptions import StartupError, StartupStalled, StartupTimeout
+    from vllm_startup._log.lines import Line
+    from vllm_startup._machine.reporting import Status
+    from vllm_startup._phases import Phase
+    from vllm_startup._report import StartupReport
+    from vllm_startup._rules import Advance, Progress, Rule
+    from vllm_startup._startup import Startup
+    from vllm_startup._timeouts import Timeouts
+    from vllm_startup._versions import __version__
+    from vllm_startup._wait import wait_until_ready, wait_until_ready_sync, watch
+    from vllm_startup.probes._protocol import Probe
 
 __all__ = [
     "Advance",
@@ -54,18 +60,46 @@ __all__ = [
     "TierReached",
     "Timeouts",
     "Warned",
+    "__version__",
     "causes",
     "probes",
+    "testing",
     "wait_until_ready",
     "wait_until_ready_sync",
     "watch",
 ]
 
+_HOMES = {
+    **dict.fromkeys(("causes", "probes", "testing"), ""),
+    "Clock": "_clock",
+    **dict.fromkeys(
+        (
+            "AttemptEnded",
+            "AttemptStarted",
+            "Because",
+            "CauseFound",
+            "Ended",
+            "Event",
+            "PhaseEntered",
+            "ProbeBroke",
+            "ProbeRecovered",
+            "ProgressSeen",
+            "TierReached",
+            "Warned",
+        ),
+        "_events",
+    ),
+    **dict.fromkeys(("StartupError", "StartupStalled", "StartupTimeout"), "_exceptions"),
+    "Line": "_log.lines",
+    "Status": "_machine.reporting",
+    "Phase": "_phases",
+    "Probe": "probes._protocol",
+    "StartupReport": "_report",
+    **dict.fromkeys(("Advance", "Progress", "Rule"), "_rules"),
+    "Startup": "_startup",
+    "Timeouts": "_timeouts",
+    "__version__": "_versions",
+    **dict.fromkeys(("wait_until_ready", "wait_until_ready_sync", "watch"), "_wait"),
+}
 
-def __getattr__(name: str) -> str:
-    """Read the version when it is asked for."""
-    if name == "__version__":
-        from vllm_startup._versions import version
-
-        return version()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = exports(__name__, _HOMES)

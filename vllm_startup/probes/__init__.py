@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vllm_startup._lazy import exports
 from vllm_startup._readings import (
     Answer,
     CacheSize,
@@ -58,7 +59,6 @@ __all__ = [
     "TreeProbe",
 ]
 
-# What each built-in probe needs is imported when it is first asked for.
 _HOMES = {
     "CacheProbe": "_cache",
     "GpuProbe": "_gpu",
@@ -69,13 +69,4 @@ _HOMES = {
     "TreeProbe": "_tree",
 }
 
-
-def __getattr__(name: str) -> object:
-    """Import a built-in probe's module."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = exports(__name__, _HOMES)
