@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 
 import attrs
 
+from vllm_startup._json import to_json
 from vllm_startup._phases import Phase
 from vllm_startup._readings import Tier
 from vllm_startup.causes._base import Cause, snake_case
@@ -56,8 +57,6 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """The event as JSON values, as in the schema that ships with the package."""
-        from vllm_startup._report import to_json  # the report knows events, not the reverse
-
         names = [a.name for a in attrs.fields(type(self)) if a.name not in _FIRST]
         head = {"schema": SCHEMA, "seq": self.seq, "ts": self.ts, "elapsed_s": to_json(self.elapsed_s)}
         return {**head, "event": self.event, **{name: to_json(getattr(self, name)) for name in names}}

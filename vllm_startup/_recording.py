@@ -15,6 +15,7 @@ from typing import IO, Any
 import attrs
 
 from vllm_startup import _readings
+from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
 from vllm_startup._readings import GpuSample, Observation, ProcessSample, Reading
@@ -29,7 +30,7 @@ _KINDS: dict[str, type[Reading]] = {
     for kind in Reading.__subclasses__()
     if kind.__module__ == _readings.__name__
 }
-_TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early", "footprint")
+_TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early")
 
 
 class RecordingError(ValueError):
@@ -64,6 +65,7 @@ class Recorder:
                 "utc_offset_s": utc_offset_s,
                 "terms": {name: getattr(terms, name) for name in _TERMS},
                 "timeouts": attrs.asdict(terms.timeouts),
+                "earlier": None if terms.earlier is None else attrs.asdict(terms.earlier),
             }
         )
 
@@ -161,7 +163,10 @@ def _machine(header: Any, instead: dict[str, Any]) -> StartupMachine:
             " replay it with the version of vllm_startup that wrote it, or a newer one"
         )
     try:
-        terms = Terms(**{**header["terms"], "timeouts": Timeouts(**header["timeouts"]), **instead})
+        given = {**header["terms"], "timeouts": Timeouts(**header["timeouts"])}
+        if header.get("earlier") is not None:
+            given["earlier"] = Earlier(**header["earlier"])
+        terms = Terms(**{**given, **instead})
         wall = header["started_unix"]
         return StartupMachine(terms, called_at=0.0, wall=wall, utc_offset_s=header.get("utc_offset_s", 0.0))
     except (KeyError, TypeError, ValueError) as error:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from enum import Enum
 from os import PathLike
 from typing import Any, TypeAlias
 
 import attrs
 
 from vllm_startup._events import SCHEMA, Because, Outcome
+from vllm_startup._json import to_json
 from vllm_startup._phases import Phase
 from vllm_startup._readings import Tier
+from vllm_startup._text import clean
 from vllm_startup._timeouts import Timeouts
-from vllm_startup.causes._base import Cause, Evidence
+from vllm_startup.causes._base import Cause
 
 
 @attrs.frozen(kw_only=True)
@@ -149,68 +150,33 @@ class StartupReport:
 
     def timeline(self) -> str:
         """The phases as text: one line each, with when it began, how long it took and why."""
-        from vllm_startup._timeline import timeline
-
-        return timeline(self)
+        return "\n".join(_line(span, self) for span in self.phases)
 
 
-def to_json(value: Any) -> Any:
-    """A value of this package as what JSON knows."""
-    if isinstance(value, Cause):
-        return cause_to_json(value)
-    if isinstance(value, Enum):
-        return value.value
-    if isinstance(value, float):
-        return round(value, 3)
-    if isinstance(value, dict):
-        return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, tuple | list | set | frozenset):
-        return [to_json(item) for item in value]
-    if attrs.has(type(value)):
-        return {a.name: to_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+_WIDTH = 100
 
 
-def cause_to_json(cause: Cause) -> dict[str, Any]:
-    """A cause in the form that reports and events give it."""
-    return {
-        "kind": cause.kind,
-        "family": cause.family,
-        "message": cause.message,
-        "hint": cause.hint,
-        "confidence": cause.confidence,
-        "retryable": cause.retryable,
-        "fields": to_json(cause.fields),
-        "evidence": [_evidence_to_json(item) for item in cause.evidence],
-    }
-
-
-def _evidence_to_json(item: Evidence) -> dict[str, Any]:
-    return {"text": item.text, "process": item.process, "line": item.line, "attempt": item.attempt}
+def _line(span: PhaseReport, report: StartupReport) -> str:
+    ended = span.ended_s if span.ended_s is not None else report.elapsed_s
+    took = "" if span.phase is Phase.READY else f"{ended - span.started_s:8.1f} s"
+    because = "; ".join(f"{b.probe}: {clean(b.text)}" for b in span.because[:1])
+    return f"{span.started_s:8.1f} s  {span.phase:<20}{took:>10}  {because}"[:_WIDTH].rstrip()
 
 
 Baseline: TypeAlias = "StartupReport | Mapping[str, Any] | str | PathLike[str]"
 """An earlier report, its `StartupReport.to_dict`, or the path of its JSON file."""
 
 
-def footprint_of(baseline: Baseline | None) -> dict[str, int]:
-    """Bytes that an earlier start took on each GPU, by UUID.
+def baseline_values(baseline: Baseline) -> Any:
+    """An earlier report's JSON values.
 
     Raises:
         OSError: The file cannot be read.
-        ValueError: It holds no report.
+        ValueError: It holds no JSON.
     """
-    if baseline is None:
-        return {}
     if isinstance(baseline, StartupReport):
-        return {gpu.uuid: gpu.used_bytes for gpu in baseline.gpus}
-    found = baseline if isinstance(baseline, Mapping) else _read_report(baseline)
-    try:
-        return {gpu["uuid"]: gpu["used_bytes"] for gpu in found["gpus"]}
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            "baseline must be a report: a StartupReport, its to_dict(), or a file of its JSON"
-        ) from error
+        return baseline.to_dict()
+    return baseline if isinstance(baseline, Mapping) else _read_report(baseline)
 
 
 def _read_report(path: str | PathLike[str]) -> Any:

@@ -21,12 +21,13 @@ from vllm_startup._clock import Clock, LoopClock
 from vllm_startup._events import Event
 from vllm_startup._exceptions import error_for
 from vllm_startup._hooks import Hook
+from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.reporting import Status, report, status
 from vllm_startup._machine.terms import Terms
 from vllm_startup._readings import Observation, ProbeBroken, ProbeRecovered, Reading, Tier, WatchPaused
 from vllm_startup._recording import Recorder
-from vllm_startup._report import Baseline, StartupReport, footprint_of
+from vllm_startup._report import Baseline, StartupReport, baseline_values
 from vllm_startup._rules import Rule
 from vllm_startup._timeouts import Timeouts
 from vllm_startup._versions import versions
@@ -93,7 +94,7 @@ class Startup:
             exit_grace=exit_grace,
             raise_early=raise_early,
             rules=tuple(rules),
-            footprint=footprint_of(baseline),
+            earlier=None if baseline is None else Earlier.of(baseline_values(baseline)),
         )
         if restarts and not any(getattr(probe, "follows_restarts", False) for probe in self._probes):
             raise ValueError(

@@ -51,6 +51,7 @@ ENDINGS: Final = (
     "Engine process failed to start",
     "died unexpectedly",
     "died with exit code",
+    "died, exit code: ",  # until 0.10, V0
     "Application startup failed",
     "Frontend process failed during engine core initialization",
 )
@@ -167,8 +168,9 @@ def _core_procs() -> re.Pattern[str]:
 @cache
 def _died() -> re.Pattern[str]:
     return re.compile(
-        r"(?:[Ww]orker proc|Engine core proc|[Pp]rocess) (\S+)(?: \(PID: \d+\))? died "
-        r"(?:unexpectedly(?: \(exit code: (-?\d+|None)\))?|with exit code (-?\d+))"
+        r"(?:[Ww]orker proc|Worker|Engine core proc|[Pp]rocess) (\S+)(?: \(PID: \d+\)| pid \d+)? died"
+        r"(?: unexpectedly(?: \(exit code: (-?\d+|None)\))?| with exit code (-?\d+)"
+        r"|, exit code: (-(?!15\b)\d+))"  # -15: ended by its parent, after another
     )
 
 
@@ -186,6 +188,8 @@ class Ends:
 
     def read(self, text: str, *, process: str | None, line: int) -> None:
         """Note what an exception's text or a line says of ends."""
+        if len(self.codes) > _MAX_PROCESSES:
+            return
         found = _core_procs().search(text)
         if found is not None:
             for part in found[1].split(","):
@@ -194,7 +198,7 @@ class Ends:
                     self.codes.setdefault(name.strip(" '\""), (_int(code), text, line))
         found = _died().search(text)
         if found is not None:
-            self.codes.setdefault(found[1], (_int(found[2] or found[3] or ""), text, line))
+            self.codes.setdefault(found[1], (_int(found[2] or found[3] or found[4] or ""), text, line))
         if "EngineCore failed to start" in text or "WorkerProc initialization failed" in text:
             self.engine_spoke_of_failure = True
         if "WorkerProc initialization failed" in text or "Worker proc" in text:
@@ -286,7 +290,7 @@ def _vanished(ends: Ends) -> Cause:
     assert ends.wrapper is not None
     text, process, line = ends.wrapper
     cause: Cause
-    if ends.wrapper_lost:
+    if ends.wrapper_lost and (ends.workers or ends.engines):  # else the lines above are not there
         (pid, name) = next(iter(ends.workers.items())) if len(ends.workers) == 1 else (None, None)
         cause = ProcessVanished(
             message=f"{name or 'a worker'} is gone, and the log does not say why; {_COLLECT}",

@@ -197,17 +197,24 @@ class Attempt:
     def bind(self, pid: int, started_at: float | None, began_at: float) -> None:
         """Tie this attempt to the live process."""
         self.pid, self.process_started_at = pid, started_at
+        self.date(began_at)
+
+    def date(self, began_at: float) -> None:
+        """Set when this attempt began, which may be learned late."""
         self.began_at = began_at
         self.course.date(began_at)
 
     def take_sight(self, other: Attempt) -> None:
         """Take over what probes see of the live process, which turned out to be this attempt's."""
         self.signs, self.activity, self.readiness = other.signs, other.activity, other.readiness
+        self.signs.forget_log()
         if other.pid is not None:
             self.bind(other.pid, other.process_started_at, other.began_at)
+            for span in other.course.spans[:1]:
+                self._enter(span.phase, other.began_at, span.because[0], weak=False)
         other.signs, other.pid, other.process_started_at = Signs(), None, None
         if other.told.first_at is not None:
-            other.began_at = other.told.first_at
+            other.date(other.told.first_at)
 
     def glance(self, sightings: tuple[Sighting, ...], at: float) -> None:
         """Take what an unfinished progress bar shows."""

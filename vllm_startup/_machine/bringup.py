@@ -37,7 +37,7 @@ class Bringup:
     def __init__(self, terms: Terms, history: HistoryClock, emit: Callable[[Event], None]) -> None:
         self.terms = terms
         self.ending = Ending()
-        self.broken: set[str] = set()
+        self.broken: dict[str, str] = {}
         self.restarts = 0
         self.past: dict[int, tuple[Outcome, Cause | None, float]] = {}
         self.warnings: dict[tuple[str, str], None] = {}
@@ -62,7 +62,7 @@ class Bringup:
     @property
     def armed(self) -> bool:
         """Whether a probe works that sees silent work."""
-        return bool(self._work_probes - self.broken)
+        return bool(self._work_probes - self.broken.keys())
 
     @property
     def fallen_at(self) -> float | None:
@@ -216,7 +216,7 @@ class Bringup:
             return
         self._works(at, probe)
         signs = self.attempt.signs
-        signs.footprint = self.terms.footprint
+        signs.footprint = self.terms.earlier.footprint if self.terms.earlier else {}
         self.attempt.activity.gpu(at, moved=signs.gpus.feed(at, reading))
         signs.gpu(at, probe)
 
@@ -257,7 +257,8 @@ class Bringup:
 
     def _probe_broken(self, at: float, probe: str, reading: r.ProbeBroken) -> None:
         if probe not in self.broken:
-            self.broken.add(probe)
+            self.broken[probe] = reading.error
+            self.warnings["probe_broken", f"probe {probe}: {reading.error}"] = None
             self._emit(
                 ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=reading.error)
             )
@@ -266,7 +267,7 @@ class Bringup:
         if probe in self.broken:
             if not self.armed:
                 self.attempt.activity.watched_since = at
-            self.broken.discard(probe)
+            del self.broken[probe]
             self._emit(ProbeRecovered(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe))
 
     def _probe_note(self, at: float, _probe: str, reading: r.ProbeNote) -> None:

@@ -103,6 +103,8 @@ class Chronicle:
             return
         elif attempt.told.over and line.level is not None and not _closing(sightings, line):
             attempt = self._start_over(at)
+        if history and attempt.pid is None and not attempt.told.lines:
+            attempt.date(min(at, attempt.began_at))
         attempt.told.only_history &= history
         self._note_start(attempt, line, sightings)
         attempt.hear(line, sightings, at)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup._machine.attempt import Attempt
-from vllm_startup._machine.signals import CRASHES, STOPS, signal_name
+from vllm_startup._machine.signals import CRASHES, SIGKILL, STOPS, signal_name
 from vllm_startup._readings import ProcessExited
+from vllm_startup._roles import Role, role_of
 from vllm_startup.causes import ProcessExited as ExitedCause
 from vllm_startup.causes import (
     Cause,
@@ -45,10 +46,10 @@ class Ending:
     def exited(self, at: float, reading: ProcessExited) -> None:
         """Note a death."""
         self.alive.discard(reading.pid)
-        if not reading.root:
-            self._children.append((at, reading))
-        elif self.root is None:
+        if reading.root and self.root is None:
             self.root, self.root_at = reading, at
+        elif not reading.root and _matters(reading):
+            self._children.append((at, reading))
 
     def renewed(self) -> Ending:
         """The ending of the next process, whose log is the same."""
@@ -115,9 +116,10 @@ class Ending:
             return self._weigh(attempt, ended=False)
         if told.fatal_at is None or told.only_history:
             return None
+        if now >= told.fatal_at + _CHILD_DRAIN_S:
+            return self._weigh(attempt, ended=True)
         cause = self._weigh(attempt, ended=False)
-        patient = cause is not None and cause.confidence == "unknown" and now < told.fatal_at + _CHILD_DRAIN_S
-        return None if patient else cause
+        return None if cause is None or cause.confidence == "unknown" else cause
 
     def conclude(self, attempt: Attempt, *, ended: bool) -> Cause | None:
         """The cause when nothing more will be seen; None where the start may have gone on."""
@@ -140,6 +142,17 @@ class Ending:
 
     def _first_violent(self) -> tuple[float, ProcessExited] | None:
         return next(((at, child) for at, child in self._children if child.signal), None)
+
+
+def _matters(child: ProcessExited) -> bool:
+    """Whether a start cannot succeed without this process.
+
+    Engines and workers, whatever their status (vLLM's workers swallow the exception and exit with
+    0). Compilers and the like come and go; but nobody kills them for no reason.
+    """
+    if role_of(child.name) in (Role.ENGINE, Role.WORKER):
+        return True
+    return child.signal == SIGKILL or (role_of(child.name) is not None and child.code != 0)
 
 
 def died(reading: ProcessExited) -> Cause:

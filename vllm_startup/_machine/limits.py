@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import attrs
 
 from vllm_startup._events import Outcome
@@ -45,13 +47,19 @@ class Limits:
         return min(deadlines, default=None)
 
 
-def limit_cause(attempt: Attempt, limit: str, at: float, timeouts: Timeouts) -> tuple[Outcome, Cause]:
-    """What a limit that fired says: the outcome, and the cause that the evidence names."""
+def limit_cause(
+    attempt: Attempt, limit: str, at: float, timeouts: Timeouts, *, broken: Mapping[str, str]
+) -> tuple[Outcome, Cause]:
+    """What a limit that fired says: the outcome, and the cause that the evidence names.
+
+    Args:
+        broken: The probes that do not work, with their errors.
+    """
     phase = attempt.course.phase
     outcome: Outcome = "stalled" if limit == "stall" else "timed_out"
     if known := _serving_cause(attempt):
         return outcome, known
-    suspect = suspect_of(attempt)
+    suspect = suspect_of(attempt, broken)
     evidence = (Evidence(text=f"last progress: {attempt.activity.newest.what}"),)
     because = f"; {suspect}" if suspect else ""
     if limit == "stall":
@@ -87,8 +95,10 @@ def _serving_cause(attempt: Attempt) -> Cause | None:
     return Unhealthy(message=text, status=answer.status, confidence="likely")
 
 
-def suspect_of(attempt: Attempt) -> str | None:
+def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
     """What the evidence points to while nothing moves; None where it points to nothing."""
+    if "health" in broken:
+        return f"the health probe does not work: {broken['health']}"
     if attempt.activity.suspended:
         pid, name = next(iter(attempt.activity.suspended.items()))
         return f"process {name} (pid {pid}) is suspended by a signal"

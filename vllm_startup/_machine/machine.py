@@ -13,6 +13,7 @@ from vllm_startup._events import CauseFound, Ended, Event, Outcome
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.bringup import Bringup
 from vllm_startup._machine.course import Ground
+from vllm_startup._machine.earlier import differences
 from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.limits import Limits, limit_cause
 from vllm_startup._machine.terms import Terms
@@ -148,7 +149,9 @@ class StartupMachine:
 
     def _happen(self, at: float, what: str) -> None:
         if what.startswith("limit "):
-            outcome, cause = limit_cause(self.attempt, what.removeprefix("limit "), at, self.terms.timeouts)
+            outcome, cause = limit_cause(
+                self.attempt, what.removeprefix("limit "), at, self.terms.timeouts, broken=self.bringup.broken
+            )
             self._end(at, outcome, self.bringup.ending.cause or cause)
         elif what == "unarmed":
             text = "no probe sees silent work, so a stall cannot be told from a slow start"
@@ -206,6 +209,8 @@ class StartupMachine:
         if outcome != "ready":
             attempt.course.fail(at)
         attempt.course.close(at)
+        for code, text in differences(attempt, self.terms.earlier) if self.terms.earlier else ():
+            self.bringup.warn(at, code, text)
         self.outcome, self.cause = outcome, cause
         self._events.append(Ended(at=at, elapsed_s=attempt.elapsed(at), outcome=outcome, cause=cause))
 

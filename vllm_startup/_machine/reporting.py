@@ -213,5 +213,5 @@ def _summary(machine: StartupMachine, attempt: Attempt, quiet_s: float) -> str:
     if machine.outcome is not None:
         return "ready" if machine.outcome == "ready" else f"{machine.outcome} in {attempt.course.phase}"
     parts = [_VERBS[attempt.course.phase], *attempt.activity.counters(), f"last progress {quiet_s:.0f} s ago"]
-    suspect = suspect_of(attempt)
+    suspect = suspect_of(attempt, machine.bringup.broken)
     return ", ".join([*parts, suspect] if suspect else parts)

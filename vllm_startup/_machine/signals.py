@@ -5,6 +5,8 @@ from __future__ import annotations
 _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE"}
 _NAMES |= {9: "SIGKILL", 11: "SIGSEGV", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
 
+SIGKILL = 9
+
 STOPS = frozenset({1, 2, 15})
 """What asks a process to end: HUP, INT, TERM."""
 

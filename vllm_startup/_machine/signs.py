@@ -74,6 +74,11 @@ class Signs:
         """Note the first line in vLLM's own form."""
         self._first_record = self._first_record or _Seen(at=at, probe="log", text=text)
 
+    def forget_log(self) -> None:
+        """Drop what a log said that turned out to be another attempt's."""
+        self._first_record = self.spoke_at = self.utilization = None
+        self.talkative = False
+
     def tree(self, at: float, probe: str, reading: ProcessTree) -> None:
         """Note titled processes, their memory and what they read."""
         own = [p for p in reading.processes if role_of(p.name) in (Role.ENGINE, Role.WORKER)]

@@ -6,6 +6,7 @@ import math
 
 import attrs
 
+from vllm_startup._machine.earlier import Earlier
 from vllm_startup._readings import TIERS, Tier
 from vllm_startup._rules import Rule
 from vllm_startup._timeouts import Timeouts
@@ -48,7 +49,7 @@ class Terms:
         exit_grace: How many seconds a failed start's processes may take to be gone before the
             failure is raised all the same.
         raise_early: Whether to raise as soon as the cause is known.
-        footprint: Bytes that an earlier start took on each GPU, by UUID.
+        earlier: An earlier start of the same model, to compare with.
     """
 
     url: str | None = None
@@ -59,4 +60,6 @@ class Terms:
     exit_grace: float = attrs.field(default=10.0, validator=_seconds)
     raise_early: bool = False
     rules: tuple[Rule, ...] = attrs.field(default=(), converter=tuple, validator=_rules)
-    footprint: dict[str, int] = attrs.field(factory=dict)
+    earlier: Earlier | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(Earlier))
+    )

@@ -32,6 +32,16 @@ class JitBuildFailed(Compile):
 # --- how they are told -------------------------------------------------------------------
 
 
+_TOOLS = {
+    "nvcc": "install the CUDA toolkit and set CUDA_HOME",
+    "gcc": "install gcc",
+    "cc": "install gcc",
+    "g++": "install g++",
+    "c++": "install g++",
+    "ninja": "pip install ninja",
+}
+
+
 def _compiler(tool: str, hint: str | None) -> Cause:
     return CompilerMissing(message=f"{tool} is missing", hint=hint, tool=tool, retryable=False)
 
@@ -82,7 +92,9 @@ RULES: tuple[CauseRule, ...] = (
         r"(?P<tool>nvcc|gcc|g\+\+|cc|c\+\+|ninja|ptxas): (?:command )?not found",
         where="both",
         explains=("jit_build_failed",),
-        build=lambda found: _compiler(found.word("tool") or "a compiler", None),
+        build=lambda found: _compiler(
+            found.word("tool") or "a compiler", _TOOLS.get(found.word("tool") or "")
+        ),
         versions="dash, bash",
     ),
     CauseRule(

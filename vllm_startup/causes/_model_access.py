@@ -158,7 +158,14 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Client Error",
-        pattern=r"429 Client Error|(?:500|502|503|504) Server Error",
+        pattern=r"429 Client Error",
+        exceptions=("HfHubHTTPError", "HTTPError", "HTTPStatusError", "LocalEntryNotFoundError"),
+        build=_unreachable,
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
+        literal="Server Error",
+        pattern=r"50[0234] Server Error",
         exceptions=("HfHubHTTPError", "HTTPError", "HTTPStatusError", "LocalEntryNotFoundError"),
         build=_unreachable,
         versions="huggingface_hub 0.16 to 1.x",

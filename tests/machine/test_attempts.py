@@ -1,0 +1,261 @@
+"""Several starts in one log, and which of them is the live one."""
+
+from __future__ import annotations
+
+import pytest
+from scene import (
+    BANNER,
+    INIT,
+    LOAD,
+    OOM,
+    SERVED,
+    Run,
+    Seen,
+    aftermath,
+    answered,
+    api,
+    core,
+    died,
+    engine,
+    failing,
+    found,
+    log,
+    opened,
+    server,
+    tree,
+    watch,
+)
+
+from vllm_startup._readings import LogCaughtUp
+
+NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
+
+
+def stamped(text: str, clock: str, *, name: str = "APIServer", pid: int = 10, level: str = "INFO") -> str:
+    return f"({name} pid={pid}) {level} 11-30 {clock} [x.py:1] {text}"
+
+
+def crashed(pid: int = 5) -> tuple[str, ...]:
+    """A start that failed, as text."""
+    return (api(BANNER, pid=pid), engine(INIT, pid=pid + 1), *failing(OOM, pid=pid + 1), *aftermath())
+
+
+def outcomes(run: Run) -> list[tuple[str, str]]:
+    return [(a.outcome, a.cause.kind if a.cause else "") for a in run.report.attempts]
+
+
+def test_a_watch_has_an_attempt_from_its_beginning() -> None:
+    assert outcomes(watch([])) == [("unfinished", "")]
+
+
+def test_a_crash_in_history_never_ends_the_wait() -> None:
+    rows: list[Seen] = [
+        (0, opened()),
+        (0, log(*crashed(), history=True)),
+        (0.1, found(age_s=3.0)),
+        (0.1, tree(server())),
+        (0.2, LogCaughtUp()),
+    ]
+    run = watch(rows, until_s=500)
+    assert run.told("cause_found") == []
+    assert run.report.outcome == "unfinished"
+    assert outcomes(run) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
+
+
+@pytest.mark.parametrize("order", ["log first", "process first"])
+def test_the_order_in_which_probes_speak_does_not_matter(order: str) -> None:
+    told: list[Seen] = [(0.1, log(*crashed(), history=True)), (0.2, LogCaughtUp())]
+    process: list[Seen] = [(0.1, found(age_s=3.0)), (0.1, tree(server()))]
+    rows = [*told, *process] if order == "log first" else [*process, *told]
+    rows = sorted([(0, opened()), *rows, (5, log(api(BANNER)))], key=lambda row: row[0])
+    run = watch(rows, until_s=100)
+    assert outcomes(run) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
+    assert run.report.phase == "configuring"
+
+
+def test_a_crash_in_history_without_a_process_to_bind_to_does_not_end_the_wait() -> None:
+    run = watch([(0, opened()), (0, log(*crashed(), history=True)), (0.2, LogCaughtUp())], until_s=500)
+    assert run.told("cause_found") == []
+
+
+def test_a_new_banner_begins_a_new_attempt() -> None:
+    rows: list[Seen] = [(0, opened()), (0, log(*crashed(5), history=True)), (0, log(api(BANNER), history=True))]
+    assert outcomes(watch(rows)) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
+
+
+def test_two_api_servers_of_one_start_are_one_attempt() -> None:
+    rows: list[Seen] = [(0, found()), (1, log(api(BANNER, pid=10))), (2, log(api(BANNER, pid=10)))]
+    assert len(watch(rows).report.attempts) == 1
+
+
+def test_a_supervisors_start_line_begins_a_new_attempt() -> None:
+    lines = [
+        "Nov 30 12:00:00 host systemd[1]: Started vllm.service - vLLM.",
+        *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in crashed()),
+        "Nov 30 12:00:09 host systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE",
+        "Nov 30 12:00:09 host systemd[1]: vllm.service: Failed with result 'exit-code'.",
+        "Nov 30 12:00:19 host systemd[1]: Started vllm.service - vLLM.",
+        "Nov 30 12:00:24 host vllm[10]: " + api(BANNER),
+    ]
+    run = watch([(0, opened()), (0, log(*lines, history=True))])
+    assert outcomes(run) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
+    exited = run.report.attempts[0].exit
+    assert exited is not None
+    assert exited.code == 1
+
+
+def test_unprefixed_lines_after_an_exit_belong_to_the_start_that_they_announce() -> None:
+    lines = [
+        "Nov 30 12:00:00 host systemd[1]: Started vllm.service - vLLM.",
+        "Nov 30 12:00:09 host systemd[1]: vllm.service: Main process exited, code=killed, status=9/KILL",
+        "Traceback (most recent call last):",
+        '  File "/opt/vllm/bin/vllm", line 5, in <module>',
+        "    from vllm.entrypoints.cli.main import main",
+        "ModuleNotFoundError: No module named 'vllm'",
+        "Nov 30 12:00:19 host systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE",
+    ]
+    run = watch([(0, opened()), (0, log(*lines, history=True))])
+    assert [kind for _, kind in outcomes(run)][0] == "process_killed"
+    assert run.report.attempts[0].exit is not None
+    assert run.report.attempts[0].exit.signal == 9
+    assert len(run.report.attempts) == 2
+
+
+def test_history_is_dated_by_its_own_stamps() -> None:
+    rows: list[Seen] = [
+        (0, opened()),
+        (
+            0,
+            log(
+                stamped(BANNER, "11:58:00"),
+                stamped(INIT, "11:58:20", name="EngineCore", pid=20),
+                stamped(LOAD, "11:59:00", name="EngineCore", pid=20),
+                history=True,
+            ),
+        ),
+    ]
+    run = watch(rows, wall=NOON, until_s=10)
+    assert run.report.started_at == "2026-11-30T11:58:00.000Z"
+    assert run.phases["initializing"] == 20.0
+    assert run.phases["loading_weights"] == 60.0
+    assert run.report.elapsed_s == 130.0
+
+
+def test_history_of_the_live_process_sets_the_phase() -> None:
+    """A late attach: the log from its start, the process by its age."""
+    rows: list[Seen] = [
+        (0, opened()),
+        (0, found(age_s=120.0, started_at=NOON - 120)),
+        (0, tree(server(), core())),
+        (
+            0.1,
+            log(
+                stamped(BANNER, "11:58:06"),
+                stamped(LOAD, "11:59:00", name="EngineCore", pid=20),
+                history=True,
+            ),
+        ),
+        (0.2, LogCaughtUp()),
+        (30, answered()),
+    ]
+    run = watch(rows, wall=NOON)
+    assert len(run.report.attempts) == 1
+    assert run.report.started_at == "2026-11-30T11:58:00.000Z"
+    assert run.phases["launching"] == 0.0
+    assert run.phases["configuring"] == pytest.approx(6.0, abs=0.2)
+    assert run.phases["loading_weights"] == pytest.approx(60.0, abs=0.2)
+    assert run.report.ready_s == 150.0
+
+
+def test_a_log_whose_newest_attempt_is_another_process_is_left_to_the_past() -> None:
+    """It failed before the live process began, and the live one has not said anything yet."""
+    rows: list[Seen] = [
+        (0, opened()),
+        (0, found(age_s=5.0, started_at=NOON - 5)),
+        (0, tree(server())),
+        (
+            0.1,
+            log(
+                stamped(BANNER, "11:50:06", pid=5),
+                stamped(LOAD, "11:51:00", name="EngineCore", pid=6),
+                history=True,
+            ),
+        ),
+        (0.2, LogCaughtUp()),
+        (9, log(api(BANNER))),
+    ]
+    run = watch(rows, wall=NOON, until_s=20)
+    assert len(run.report.attempts) == 2
+    assert run.report.started_at == "2026-11-30T11:59:55.000Z"
+    assert run.phases == {"launching": 0.0, "configuring": 14.0}
+
+
+def test_an_old_attempt_that_served_was_ready() -> None:
+    lines = [api(BANNER, pid=5), engine(LOAD, pid=6), SERVED, api(BANNER, pid=10)]
+    assert outcomes(watch([(0, opened()), (0, log(*lines, history=True))]))[0] == ("ready", "")
+
+
+def test_a_failure_of_the_living_process_in_history_is_a_warning() -> None:
+    rows: list[Seen] = [
+        (0, found(age_s=60)),
+        (0, tree(server())),
+        (0.1, opened()),
+        (0.1, log(api(BANNER, pid=10), *failing(OOM), *aftermath(), history=True)),
+        (0.2, LogCaughtUp()),
+    ]
+    run = watch(rows, until_s=100)
+    assert run.report.outcome == "unfinished"
+    assert [w.code for w in run.report.warnings] == ["failure_in_history"]
+
+
+def test_the_cause_in_history_explains_a_death_that_is_seen() -> None:
+    rows: list[Seen] = [
+        (0, found(age_s=60)),
+        (0, tree(server())),
+        (0.1, opened()),
+        (0.1, log(api(BANNER, pid=10), *failing(OOM), *aftermath(), history=True)),
+        (0.2, LogCaughtUp()),
+        (3, died(code=1)),
+        (3, tree()),
+    ]
+    run = watch(rows, until_s=100)
+    assert run.report.outcome == "failed"
+    assert run.report.cause is not None
+    assert run.report.cause.kind == "gpu_out_of_memory"
+
+
+def test_facts_of_the_past_stay_with_their_attempt() -> None:
+    rows: list[Seen] = [
+        (0, opened()),
+        (0, log(api(" █  version 0.31.0", pid=5), history=True)),
+        (0, log(api(" █  version 0.32.0", pid=10), history=True)),
+    ]
+    assert watch(rows).report.facts["vllm_version"] == "0.32.0"
+
+
+def test_attempts_are_told_as_they_begin_and_end() -> None:
+    rows: list[Seen] = [(0, opened()), (1, log(*crashed(5))), (3, log(api(BANNER, pid=10)))]
+    run = watch(rows)
+    assert [(e.event, e.attempt) for e in run.events if e.event.startswith("attempt")] == [
+        ("attempt_started", 1),
+        ("attempt_ended", 1),
+        ("attempt_started", 2),
+    ]
+
+
+def test_attempts_of_the_past_are_no_news() -> None:
+    rows: list[Seen] = [(0, opened()), (0, log(*crashed(5), api(BANNER, pid=10), history=True))]
+    kinds = [e.event for e in watch(rows).events]
+    assert "attempt_ended" not in kinds
+    assert "cause_found" not in kinds
+
+
+def test_a_start_over_new_year_does_not_break() -> None:
+    new_year = 1_798_761_600.0  # 2027-01-01 00:00:00 UTC
+    lines = [
+        f"(APIServer pid=10) INFO 12-31 23:59:30 [x.py:1] {BANNER}",
+        f"(EngineCore pid=20) INFO 01-01 00:00:10 [x.py:1] {INIT}",
+    ]
+    run = watch([(0, opened()), (0, log(*lines, history=True))], wall=new_year + 20, until_s=1)
+    assert run.phases["initializing"] == 40.0
+    assert run.report.started_at == "2026-12-31T23:59:30.000Z"

@@ -1,0 +1,307 @@
+"""How a start ends: which cause is the first, and when the wait is over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scene import (
+    AFTERMATH,
+    BANNER,
+    INIT,
+    LOAD,
+    OOM,
+    Run,
+    Seen,
+    aftermath,
+    answered,
+    api,
+    core,
+    died,
+    engine,
+    failing,
+    found,
+    log,
+    opened,
+    rank,
+    server,
+    tree,
+    watch,
+    worker,
+)
+
+from vllm_startup._readings import LogEnded
+
+START: list[Seen] = [(0, opened()), (0, found()), (0, tree(server(), core()))]
+STREAM: list[Seen] = [(0, opened(stream=True)), (0, found()), (0, tree(server(), core()))]
+
+
+def cause(run: Run) -> Any:
+    assert run.report.cause is not None
+    return run.report.cause
+
+
+def found_at(run: Run) -> list[float]:
+    return [event.at for event in run.told("cause_found")]
+
+
+def ended_at(run: Run) -> float:
+    (event,) = run.told("ended")
+    return float(event.at)
+
+
+# --- what a death alone tells -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("death", "kind", "fields"),
+    [
+        pytest.param({"code": 0}, "process_exited", {"exit_code": 0}, id="exit 0 before ready is a failure"),
+        pytest.param({"code": 3}, "process_exited", {"exit_code": 3}, id="exit status"),
+        pytest.param({"signal": 9}, "process_killed", {"signal": 9, "process": "vllm"}, id="KILL"),
+        pytest.param({"signal": 11}, "process_crashed", {"signal": 11, "process": "vllm"}, id="SEGV"),
+        pytest.param({"signal": 6}, "process_crashed", {"signal": 6, "process": "vllm"}, id="ABRT"),
+        pytest.param({"signal": 15}, "shutdown_requested", {"signal": 15}, id="TERM"),
+        pytest.param({"signal": 2}, "shutdown_requested", {"signal": 2}, id="INT"),
+        pytest.param({"signal": 1}, "shutdown_requested", {"signal": 1}, id="HUP"),
+        pytest.param({}, "process_vanished", {"process": "vllm", "pid": 10}, id="nobody can tell"),
+    ],
+)
+def test_a_death_of_the_main_process_without_a_word(
+    death: dict[str, int], kind: str, fields: dict[str, Any]
+) -> None:
+    run = watch([*START, (9, died(**death)), (9, tree())], until_s=60)
+    assert run.report.outcome == "failed"
+    assert (cause(run).kind, cause(run).fields) == (kind, fields)
+    assert run.report.exit is not None
+    assert (run.report.exit.code, run.report.exit.signal) == (death.get("code"), death.get("signal"))
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(9, "process_killed"), (15, "process_killed"), (11, "process_crashed"), (7, "process_crashed")],
+)
+def test_an_engine_that_is_ended_by_a_signal_ends_the_start(number: int, kind: str) -> None:
+    rows: list[Seen] = [*START, (9, died(20, "VLLM::EngineCore", signal=number)), (9, tree(server()))]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).fields["signal"]) == (kind, number)
+    assert cause(run).fields["process"] == "VLLM::EngineCore"
+    assert found_at(run) == [10.0]
+
+
+def test_an_engine_that_exits_under_a_living_parent_ends_the_start() -> None:
+    rows: list[Seen] = [*START, (9, died(20, "VLLM::EngineCore", code=1)), (9, tree(server()))]
+    run = watch(rows, until_s=60)
+    assert run.report.outcome == "failed"
+    assert ended_at(run) == 20.0
+
+
+def test_an_engine_that_vanishes_is_told_as_such() -> None:
+    rows: list[Seen] = [*START, (9, died(20, "VLLM::EngineCore")), (9, tree(server()))]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).fields["pid"]) == ("process_vanished", 20)
+
+
+@pytest.mark.parametrize("name", ["nvcc", "python3", "vllm"])
+def test_helpers_may_end(name: str) -> None:
+    """Compilers, model inspection and resource trackers come and go."""
+    run = watch([*START, (9, died(99, name, code=0))], until_s=60)
+    assert run.told("cause_found") == []
+
+
+# --- before or after the root exception ---------------------------------------------------
+
+
+def test_a_worker_killed_before_the_aftermath_is_the_cause() -> None:
+    """The log of such a start holds nothing but the aftermath."""
+    rows: list[Seen] = [
+        *START,
+        (8, log(worker(LOAD))),
+        (9, died(30, "VLLM::Worker", signal=9)),
+        (9.1, log(*failing("Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."))),
+        (11, log(*aftermath())),
+        (12, died(code=1)),
+        (12, tree()),
+    ]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).fields["process"]) == ("process_killed", "VLLM::Worker")
+
+
+def test_a_worker_killed_after_the_root_exception_is_aftermath() -> None:
+    rows: list[Seen] = [
+        *START,
+        (9, log(*failing(OOM))),
+        (9.5, died(30, "VLLM::Worker", signal=9)),
+        (11, log(*aftermath())),
+        (12, died(code=1)),
+        (12, tree()),
+    ]
+    run = watch(rows, until_s=60)
+    assert cause(run).kind == "gpu_out_of_memory"
+
+
+def test_a_worker_that_vanishes_after_the_root_exception_is_aftermath() -> None:
+    rows: list[Seen] = [
+        *START,
+        (9, log(*failing(OOM))),
+        (9.2, died(20, "VLLM::EngineCore")),
+        (11, log(*aftermath())),
+        (12, died(code=1)),
+        (12, tree()),
+    ]
+    assert cause(watch(rows, until_s=60)).kind == "gpu_out_of_memory"
+
+
+def test_a_cause_is_told_at_once_when_wrapper_and_exception_are_there() -> None:
+    run = watch([*START, (9, log(*failing(OOM)))], until_s=9.2)
+    assert found_at(run) == [9.0]
+    assert cause(run).kind == "gpu_out_of_memory"
+    assert run.report.outcome == "unfinished"
+
+
+def test_an_exception_alone_is_no_cause_while_everything_lives() -> None:
+    """vLLM retries some errors; the level ERROR alone decides nothing."""
+    rows: list[Seen] = [*START, (9, log(engine("Error retrieving safetensors: timed out, retrying 1 of 2", "ERROR")))]
+    assert watch(rows, until_s=500).told("cause_found") == []
+
+
+def test_an_aftermath_alone_is_taken_after_a_moment_as_unknown() -> None:
+    run = watch([*START, (9, log(*aftermath()))], until_s=60)
+    assert run.told("cause_found")[0].at == pytest.approx(10.0)
+    assert cause(run).confidence == "unknown"
+    assert run.report.outcome == "failed"
+
+
+def test_a_better_cause_replaces_an_unknown_one() -> None:
+    rows: list[Seen] = [*START, (9, log(*aftermath())), (12, log(*failing(OOM)))]
+    run = watch(rows, until_s=60)
+    assert [event.cause.confidence for event in run.told("cause_found")] == ["unknown", "certain"]
+    assert cause(run).kind == "gpu_out_of_memory"
+
+
+def test_a_death_is_explained_by_the_last_lines() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree()), (9.2, log(*failing(OOM), *aftermath()))]
+    run = watch(rows, until_s=60)
+    assert cause(run).kind == "gpu_out_of_memory"
+    assert found_at(run) == [9.2]
+    assert ended_at(run) == 9.45
+
+
+# --- when it is over ----------------------------------------------------------------------
+
+
+def test_a_file_is_read_out_when_it_has_not_grown_for_a_quarter_of_a_second() -> None:
+    run = watch([*START, (9, died(code=1)), (9, tree())], until_s=60)
+    assert ended_at(run) == 9.25
+
+
+def test_a_file_that_goes_on_growing_is_waited_for_two_seconds() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree())]
+    rows += [(9 + i / 10, log(f"still here {i}")) for i in range(1, 60)]
+    assert ended_at(watch(rows, until_s=60)) == 11.0
+
+
+def test_a_stream_is_read_out_at_its_end() -> None:
+    rows: list[Seen] = [*STREAM, (9, died(code=1)), (9, tree()), (9.7, log("last words")), (9.8, LogEnded())]
+    assert ended_at(watch(rows, until_s=60)) == 9.8
+
+
+def test_a_stream_that_a_grandchild_holds_is_waited_for_two_seconds() -> None:
+    assert ended_at(watch([*STREAM, (9, died(code=1)), (9, tree())], until_s=60)) == 11.0
+
+
+def test_without_a_log_there_is_nothing_to_wait_for() -> None:
+    rows: list[Seen] = [(0, found()), (0, tree(server())), (9, died(code=1)), (9, tree())]
+    assert ended_at(watch(rows, until_s=60)) == 9.0
+
+
+def test_the_exception_waits_for_the_tree_to_be_gone() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree(core())), (13, tree())]
+    run = watch(rows, until_s=60)
+    assert found_at(run) == [9.25]
+    assert ended_at(run) == 13.0
+
+
+def test_the_exception_waits_no_longer_than_the_grace() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree(core()))]
+    assert ended_at(watch(rows, until_s=60)) == pytest.approx(19.25)
+    assert ended_at(watch(rows, until_s=60, exit_grace=3.0)) == pytest.approx(12.25)
+
+
+def test_zombies_are_gone() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree(core(status="zombie")))]
+    assert ended_at(watch(rows, until_s=60)) == 9.25
+
+
+def test_a_start_that_failed_and_does_not_die_ends_after_the_grace() -> None:
+    run = watch([*START, (9, log(*failing(OOM), *aftermath()))], until_s=60)
+    assert run.report.outcome == "failed"
+    assert ended_at(run) == pytest.approx(19.0, abs=0.3)
+    assert run.report.exit is None
+
+
+def test_raise_early_ends_at_the_cause() -> None:
+    run = watch([*START, (9, log(*failing(OOM), *aftermath()))], raise_early=True, until_s=60)
+    assert ended_at(run) == found_at(run)[0]
+    assert ended_at(run) == pytest.approx(9.0, abs=0.3)
+
+
+def test_the_cause_stands_in_the_status_before_the_wait_is_over() -> None:
+    run = watch([*START, (9, log(*failing(OOM), *aftermath()))], until_s=12)
+    assert run.report.outcome == "unfinished"
+    assert cause(run).kind == "gpu_out_of_memory"
+
+
+def test_a_failed_start_keeps_the_last_phase_that_it_reached() -> None:
+    rows: list[Seen] = [*START, (1, log(api(BANNER))), (2, log(engine(INIT))), (9, died(signal=9)), (9, tree())]
+    run = watch(rows, until_s=60)
+    assert run.report.phase == "initializing"
+    assert run.report.phases[-1].ended_s is not None
+
+
+def test_there_is_one_ending() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree()), (20, answered()), (21, died(signal=9))]
+    run = watch(rows, until_s=600)
+    assert [event.event for event in run.events].count("ended") == 1
+
+
+def test_nothing_is_taken_after_the_end() -> None:
+    rows: list[Seen] = [*START, (9, died(code=1)), (9, tree())]
+    before = watch(rows, until_s=30).report
+    after = watch([*rows, (40, log(engine(LOAD))), (41, answered())], until_s=50).report
+    assert (after.phase, after.outcome, after.cause) == (before.phase, before.outcome, before.cause)
+    assert after.phases == before.phases
+
+
+def test_an_ended_watch_has_no_deadline() -> None:
+    run = watch([*START, (9, died(code=1)), (9, tree())], until_s=30)
+    assert run.machine.next_deadline is None
+    assert run.machine.next_limit is None
+    assert not run.machine.hurry
+
+
+def test_a_death_that_is_being_judged_makes_every_probe_hurry() -> None:
+    assert watch([*START, (9, died(code=1))]).machine.hurry
+    assert not watch(START).machine.hurry
+
+
+def test_the_evidence_names_the_attempt() -> None:
+    run = watch([*START, (9, died(signal=9)), (9, tree())], until_s=30)
+    assert [item.attempt for item in cause(run).evidence] == [1]
+
+
+def test_the_processes_exits_stand_in_the_report() -> None:
+    rows: list[Seen] = [(0, found()), (0, tree(server(), core(), rank()))]
+    rows += [(9, died(30, "VLLM::Worker_TP0", signal=9)), (10, died(code=1)), (10, tree())]
+    exits = {p.pid: p.exit for p in watch(rows, until_s=30).report.processes}
+    assert exits[20] is None
+    assert exits[30] is not None
+    assert exits[30].signal == 9
+
+
+def test_a_log_that_only_told_the_aftermath_says_so() -> None:
+    rows: list[Seen] = [*START, (9, log(*aftermath())), (10, died(code=1)), (10, tree())]
+    run = watch(rows, until_s=30)
+    assert cause(run).confidence == "unknown"
+    assert cause(run).kind in {"process_exited", "unclassified_error"}
+    assert AFTERMATH.partition(":")[2].strip() not in cause(run).message

@@ -1,0 +1,121 @@
+"""The subcommands, and what happens around each: wrong usage, faults of our own, interruptions."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Final, Protocol, cast
+
+import attrs
+
+from vllm_startup._cli import _output
+from vllm_startup._cli._parser import PROGRAM, Parser
+from vllm_startup._cli._status import TABLE, Status, UsageError
+
+_EXAMPLES: Final = """\
+examples:
+  vllm-startup wait --pid 4242 --log vllm.log
+  vllm-startup wait http://127.0.0.1:8000 --timeout 1800 && start-traffic
+  vllm-startup diagnose vllm.log
+  journalctl -u vllm -o short-iso | vllm-startup diagnose -
+
+"""
+
+
+class Command(Protocol):
+    """What a subcommand's module holds. It imports what is heavy only when it runs."""
+
+    DESCRIPTION: str
+    EPILOG: str
+
+    def configure(self, parser: argparse.ArgumentParser) -> None:
+        """Add the command's arguments."""
+        ...
+
+    def run(self, options: argparse.Namespace) -> int:
+        """Run it, and return the exit status."""
+        ...
+
+
+@attrs.frozen
+class Entry:
+    """A subcommand: its name, one line of help, and the module that is it."""
+
+    name: str
+    help: str
+    module: str
+
+    def load(self) -> Command:
+        """The command."""
+        return cast("Command", import_module(f"vllm_startup._cli.{self.module}"))
+
+
+COMMANDS: Final = (
+    Entry("wait", "wait until a server that something else started is ready", "_wait"),
+    Entry("diagnose", "say from a log how the newest start in it went", "_diagnose"),
+    Entry("replay", "run a recording of a wait through the machine again", "_replay"),
+    Entry("diagram", "print the phases as a Mermaid state diagram", "_diagram"),
+)
+"""A new subcommand is one entry here and a module of that name."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run the command that the arguments name, and return its exit status."""
+    try:
+        status = _run(list(arguments))
+    except KeyboardInterrupt:
+        status = Status.INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the contract: a short message and status 70, whatever it is
+        _fault(error, debug="--debug" in arguments)
+        status = Status.FAULT
+    _output.finish()
+    return int(status)
+
+
+def _run(arguments: list[str]) -> int:
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else Status.USAGE
+    try:
+        status: int = options.run(options)
+    except UsageError as error:
+        _output.tell(f"{PROGRAM} {options.command}: error: {_output.clean(str(error), 2000)}")
+        return Status.USAGE
+    return status
+
+
+def _fault(error: Exception, *, debug: bool) -> None:
+    _output.tell(f"{PROGRAM}: internal error: {_output.clean(repr(error))}")
+    if debug:
+        import traceback
+
+        _output.tell("".join(traceback.format_exception(error)).rstrip())
+    else:
+        _output.tell("This is a fault of vllm-startup. Run it again with --debug and report what it prints.")
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog=PROGRAM,
+        description="Wait until a vLLM server is ready, and say why it never will be.",
+        epilog=_EXAMPLES + TABLE,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
+    commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
+    for entry in COMMANDS:
+        command = entry.load()
+        sub = commands.add_parser(
+            entry.name, help=entry.help, description=command.DESCRIPTION, epilog=command.EPILOG
+        )
+        command.configure(sub)
+        sub.add_argument("--debug", action="store_true", help="show the traceback of a fault of our own")
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+def _version() -> str:
+    from vllm_startup._versions import versions
+
+    return versions()["vllm_startup"]

@@ -1,0 +1,54 @@
+"""``vllm-startup diagnose``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Final
+
+from vllm_startup._cli import _output
+from vllm_startup._cli._status import OF_OUTCOME, TABLE, UsageError
+from vllm_startup._report import StartupReport
+
+DESCRIPTION: Final = """\
+Say from a log how the newest start in it went: its phases, whether it was ready, and why not.
+"""
+EPILOG: Final = f"""\
+examples:
+  vllm-startup diagnose vllm.log
+  vllm-startup diagnose --json vllm.log | jq .cause
+  journalctl -u vllm -o short-iso | vllm-startup diagnose -
+  kubectl logs my-pod | vllm-startup diagnose -
+
+{TABLE}"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("log", metavar="FILE", help="the log; - for standard input")
+    parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Read the log, and print what it says."""
+    found = _diagnosed(options.log)
+    if options.json:
+        _output.say_json(found.to_json(indent=2))
+    else:
+        _output.say(_output.end_screen(found, _output.width_of(sys.stdout)))
+    return OF_OUTCOME[found.outcome]
+
+
+def _diagnosed(log: str) -> StartupReport:
+    from vllm_startup._diagnosing import diagnose
+
+    if log == "-" and sys.stdin is None:
+        raise UsageError("FILE is -, but standard input is closed")
+    try:
+        return diagnose(sys.stdin.buffer if log == "-" else log)
+    except IsADirectoryError:
+        raise UsageError(f"FILE {log!r} is a directory; give the log's own path") from None
+    except OSError as error:
+        raise UsageError(f"FILE {log!r} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UsageError(f"FILE {log!r}: {error}") from error

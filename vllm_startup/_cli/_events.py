@@ -1,0 +1,65 @@
+"""Events as JSON lines, in a file or on standard output, each flushed as it happens."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import IO, Self
+
+from vllm_startup._cli import _output
+from vllm_startup._cli._status import UsageError
+from vllm_startup._events import Event
+
+
+class EventLines:
+    """Where events are written to; nowhere without a target."""
+
+    def __init__(self, file: IO[str] | None = None, *, to_stdout: bool = False) -> None:
+        self._file = file
+        self._to_stdout = to_stdout
+
+    @classmethod
+    def open(cls, target: str | None, *, json_report: bool) -> Self:
+        """Open ``--events``: a file that is replaced, or ``-`` for standard output.
+
+        Raises:
+            UsageError: It cannot be written, or standard output is taken by the report.
+        """
+        if target is None:
+            return cls()
+        if target == "-":
+            if json_report:
+                raise UsageError("--json and --events - both write to standard output; give --events a file")
+            return cls(to_stdout=True)
+        try:
+            return cls(open(target, "w", encoding="utf-8"))  # noqa: PTH123 - closed in __exit__
+        except OSError as error:
+            raise UsageError(f"--events {target!r} cannot be written: {error.strerror or error}") from error
+
+    def write(self, event: Event) -> None:
+        """Write one event. A full disk ends the writing, not the wait."""
+        if self._file is None and not self._to_stdout:
+            return
+        line = json.dumps(event.to_dict(), ensure_ascii=False)
+        if self._file is None:
+            _output.say_json(line)
+            return
+        try:
+            self._file.write(f"{line}\n")
+            self._file.flush()
+        except OSError as error:
+            _output.tell(f"warning: --events is not written any more: {error.strerror or error}")
+            self.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            try:
+                file.close()
+            except OSError:
+                pass  # said when it was written

@@ -1,0 +1,87 @@
+"""How arguments are read: argparse, with messages that name the argument and the fix."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from typing import Any, Final, NoReturn
+
+from vllm_startup._phases import Phase
+from vllm_startup._text import clean
+from vllm_startup._timeouts import Timeouts
+
+PROGRAM: Final = "vllm-startup"
+NO_LIMIT: Final = frozenset({"none", "0", "off"})
+LIMITED: Final = tuple(phase.value for phase in Phase if phase is not Phase.READY)
+_NAMES: Final = ("total", "cpu_only", *LIMITED)
+_LIKENESS: Final = 0.6  # difflib's own default: one or two letters wrong
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser without abbreviations, so that a new option never breaks a script."""
+
+    def __init__(self, **settings: Any) -> None:
+        settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, without the page of usage that would hide it."""
+        self.exit(2, f"{self.prog}: error: {clean(message, 2000)}\nTry: {self.prog} --help\n")
+
+
+def seconds(text: str) -> float:
+    """A number of seconds from 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 30 or 0.5") from None
+    if not math.isfinite(value) or value < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or more seconds, not {text!r}")
+    return value
+
+
+def limit(text: str) -> float | None:
+    """A positive number of seconds; None for no limit."""
+    return None if text.lower() in NO_LIMIT else seconds(text)
+
+
+def named_limit(text: str) -> tuple[str, float]:
+    """``1800`` or ``loading_weights=900``, as the name of a limit of `Timeouts` and its seconds."""
+    name, equals, value = text.rpartition("=")
+    name = name.strip().lower().replace("-", "_") if equals else "total"
+    if name not in _NAMES:
+        raise argparse.ArgumentTypeError(_unknown_phase(name))
+    allowed = seconds(value)
+    if allowed == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} leaves no time; leave the option away for no limit")
+    return name, allowed
+
+
+def _unknown_phase(name: str) -> str:
+    import difflib
+
+    if name == "stall":
+        return "the stall limit has an option of its own: --stall SECONDS"
+    near = difflib.get_close_matches(name, LIMITED, n=1, cutoff=_LIKENESS)
+    meant = f" (did you mean {near[0]}?)" if near else ""
+    return f"no phase with a limit is called {name!r}{meant}; there are {', '.join(LIMITED)}"
+
+
+def timeouts(named: list[tuple[str, float]] | None, stall: float | None) -> Timeouts:
+    """The limits of a wait; the last word on each counts."""
+    return Timeouts(**{**dict(named or ()), "stall": stall})
+
+
+def whole(text: str) -> int:
+    """A whole number from 0."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 0")
+    return int(text)
+
+
+def gpus(text: str) -> list[int | str]:
+    """``0,1`` or UUIDs, as a list."""
+    names = [part.strip() for part in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs, such as 0,1 or GPU-1a2b,GPU-3c4d")
+    return [int(name) if name.isascii() and name.isdigit() else name for name in names]

@@ -1,0 +1,47 @@
+"""Exit statuses, and how a command gives up."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+from vllm_startup._events import Outcome
+
+
+class Status(IntEnum):
+    """What a command's exit status says."""
+
+    READY = 0
+    FAILED = 1
+    USAGE = 2
+    STALLED = 3
+    UNFINISHED = 4
+    FAULT = 70  # EX_SOFTWARE of sysexits.h
+    TIMED_OUT = 124  # as timeout(1)
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+OF_OUTCOME: Final[dict[Outcome, Status]] = {
+    "ready": Status.READY,
+    "failed": Status.FAILED,
+    "stalled": Status.STALLED,
+    "unfinished": Status.UNFINISHED,
+    "timed_out": Status.TIMED_OUT,
+}
+
+TABLE: Final = """\
+exit status:
+  0    ready
+  1    failed: a cause is given
+  2    wrong usage
+  3    stalled: nothing advanced for longer than the limit
+  4    the log or the recording ends before any of these
+  70   a fault of vllm-startup's own
+  124  a limit of --timeout ran out
+  130  interrupted (Ctrl-C); 143: terminated
+"""
+
+
+class UsageError(Exception):
+    """The command cannot be run as it was given. The message names the argument and the fix."""
