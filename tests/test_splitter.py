@@ -122,6 +122,12 @@ def test_an_unfinished_character_is_not_shown() -> None:
     assert splitter.partial() == "█"
 
 
+def test_an_unfinished_line_may_end_in_bytes_that_are_no_text() -> None:
+    splitter = LineSplitter()
+    splitter.feed(b"\x80\x80\x80\x80\x80")
+    assert splitter.partial() == "\ufffd" * 5
+
+
 def test_nothing_is_unfinished_after_a_newline() -> None:
     splitter = LineSplitter()
     assert splitter.partial() is None

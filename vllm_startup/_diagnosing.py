@@ -184,9 +184,18 @@ class _Reading:
             attempt.course.fail(now)
         else:
             machine.outcome = "unfinished"
+            self._suspect(attempt, now)
         attempt.course.close(now)
         found = report(machine, now, versions=versions())
         return found if attempt.told.lines else attrs.evolve(found, last_progress=None)
+
+    def _suspect(self, attempt: Attempt, now: float) -> None:
+        """Tell of an error that may have ended the start, or not: vLLM survives some."""
+        cause = attempt.told.diagnosis.verdict(ended=True)
+        if cause is not None:
+            where = "".join(f" (line {item.line})" for item in cause.evidence[:1] if item.line)
+            text = f"an error was logged, and nothing says whether it ended the start: {cause.message}{where}"
+            self._machine.bringup.warn(now, "error_in_log", text)
 
     def _settle_past(self) -> None:
         """Judge the earlier attempts by the same rules."""
@@ -217,20 +226,29 @@ def _bind_failed(attempt: Attempt, line: int) -> bool:
 
 
 def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
-    """Why an attempt that was not ready failed; None where nothing says that it did."""
+    """Why an attempt that was not ready failed; None where nothing says for sure that it did."""
     told = attempt.told
-    if told.exit is None and not told.diagnosis.fatal:
-        return None
     cause = told.diagnosis.verdict(ended=True)
-    if told.exit is None or (cause is not None and cause.confidence != "unknown"):
-        return cause
+    if told.exit is None:
+        return cause if told.diagnosis.fatal or _is_fixed(attempt, witness, cause) else None
     code, signal = told.exit
-    if cause is not None and signal is None:
+    if cause is not None and (cause.confidence != "unknown" or signal is None):
         return cause
     pid = next((pid for pid in told.banners.values() if pid is not None), _NOBODY)
     ended = died(ProcessExited(pid=pid, name="the server", code=code, signal=signal, root=True))
-    if witness.exit is not None:
-        line = witness.exit
-        said = Evidence(text=clean(redact(line.message)), process=line.process, line=line.number)
-        ended = attrs.evolve(ended, evidence=(said, *(cause.evidence if cause else ())))
-    return ended
+    if witness.exit is None:
+        return ended
+    line = witness.exit
+    said = Evidence(text=clean(redact(line.message)), process=line.process, line=line.number)
+    return attrs.evolve(ended, evidence=(said, *(cause.evidence if cause else ())))
+
+
+def _is_fixed(attempt: Attempt, witness: _Witness, cause: Cause | None) -> bool:
+    """Whether an error ended the start although no terminal wrapper says so.
+
+    The port is bound once, last; and what stands in place of a start ("vllm: command not found") is
+    no error that the start survived.
+    """
+    if cause is None or cause.confidence != "certain":
+        return False
+    return witness.started is not None or not attempt.course.spans

@@ -54,7 +54,14 @@ class LogLines(Reading):
 
 @attrs.frozen(kw_only=True)
 class LogCaughtUp(Reading):
-    """All that was in the file before the watch began has been read."""
+    """All that was in the file before the watch began has been read.
+
+    Attributes:
+        modified_at: When it was last written to, in seconds since the Unix epoch; None where
+            unknown. A process that started later has written none of it.
+    """
+
+    modified_at: float | None = None
 
 
 @attrs.frozen(kw_only=True)

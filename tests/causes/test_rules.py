@@ -96,6 +96,14 @@ def test_a_pattern_is_sound(rule: CauseRule) -> None:
         compiled(rule.pattern)
 
 
+@every_rule
+def test_a_rule_s_literal_said_mildly_is_no_cause(rule: CauseRule) -> None:
+    said = [f"ValueError: {rule.literal}", rule.literal, f"error: {rule.literal}"]
+    lines = [f"(EngineCore pid=200) WARNING 11-30 14:28:52 [core.py:1] {text}" for text in said]
+    cause = cause_of([*lines, *END])
+    assert cause is None or cause.confidence == "unknown"
+
+
 FILLERS = (
     "a",
     " ",

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_startup._log.lines import LineReader
 from vllm_startup._log.exceptions import RaisedChain, parse_exception
+from vllm_startup._log.lines import LineReader
 from vllm_startup._log.tracebacks import Tracebacks
 
 HEADER = "Traceback (most recent call last):"

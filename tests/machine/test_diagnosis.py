@@ -240,6 +240,20 @@ def test_a_known_link_of_a_chain_beats_unknown_ones() -> None:
     assert isinstance(cause, causes.NoKvCacheMemory)
 
 
+def test_a_refusal_told_in_passing_explains_why_the_model_was_not_found() -> None:
+    cause = cause_of(
+        [
+            "INFO 07-01 10:00:07 [config.py:112] Error retrieving file list: 401 Client Error: Unauthorized "
+            "for url: https://huggingface.co/api/models/acme/secret/tree/main",
+            *MAIN,
+            "ValueError: Invalid repository ID or local directory specified: 'acme/secret'.",
+        ]
+    )
+    assert isinstance(cause, causes.ModelAccessDenied)
+    assert cause.model == "acme/secret"
+    assert [evidence.line for evidence in cause.evidence] == [1, 5]
+
+
 # --- the aftermath ------------------------------------------------------------------------
 
 
@@ -284,6 +298,25 @@ def test_a_server_that_was_up_and_asked_to_end_has_not_failed_to_start() -> None
         )
         is None
     )
+
+
+def test_a_stop_that_follows_a_failure_is_not_its_cause() -> None:
+    stop = [*MAIN, "KeyboardInterrupt: terminated"]
+    failure = failing("ZeroDivisionError: oh")
+    first, later = cause_of([*failure, *stop]), cause_of([*stop, *failure])
+    assert isinstance(first, causes.UnclassifiedError)
+    assert isinstance(later, causes.ShutdownRequested)
+
+
+def test_a_wrapper_that_was_wrapped_at_80_columns() -> None:
+    lines = [
+        *MAIN,
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed",
+        "core proc(s): {'EngineCore': -9}",
+    ]
+    cause = cause_of(lines)
+    assert isinstance(cause, causes.ProcessKilled)
+    assert cause.signal == 9
 
 
 def test_an_engine_that_was_told_to_end_before_it_was_ready() -> None:

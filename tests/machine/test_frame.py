@@ -12,6 +12,7 @@ from scene import (
     Seen,
     answered,
     core,
+    died,
     engine,
     found,
     log,

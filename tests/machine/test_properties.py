@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from vllm_startup._events import Event
 
 NOON = 1_796_040_000.0
-many = settings(max_examples=300, deadline=None)
+many = settings(max_examples=100, deadline=None)
 
 
 def run(

@@ -493,6 +493,17 @@ async def test_a_folder_of_certificates_is_accepted(tls: Tls, tmp_path: Path) ->
         assert (answer.detail or "").startswith("the server's certificate is not trusted")
 
 
+async def test_another_failure_of_tls_is_told_in_its_own_words() -> None:
+    without_certificate = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    async with (
+        serving(answered(OK), tls=without_certificate) as netloc,
+        probing(f"https://{netloc}") as probe,
+    ):
+        (answer,) = await rounds(probe)
+        assert (answer.ok, answer.status) == (False, None)
+        assert (answer.detail or "").startswith("TLS failed: ")
+
+
 async def test_https_to_a_server_that_hangs_up_is_told() -> None:
     def handle(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadError("", request=request)

@@ -208,6 +208,19 @@ def test_in_another_network_namespace_nobody_can_tell(proc: Proc) -> None:
     assert find_listener({7}, {10}, proc=proc.root) == UNKNOWN
 
 
+def test_a_network_namespace_that_may_not_be_read_may_be_another(proc: Proc) -> None:
+    proc.add(10)
+    (proc.root / "10" / "ns" / "net").unlink()
+    proc.add(20, sockets=(7,))
+    assert find_listener({7}, {10}, proc=proc.root) == UNKNOWN
+
+
+def test_a_young_child_that_shares_the_port_is_no_twin(proc: Proc) -> None:
+    proc.add(10, sockets=(7,))
+    proc.add(20, ppid=10, sockets=(8,))
+    assert find_listener({7, 8}, {10}, proc=proc.root) == Listener("tree", 10)
+
+
 def test_a_member_that_may_not_be_looked_into_may_be_the_one(proc: Proc) -> None:
     proc.add(10)
     proc.hide(10)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from vllm_startup._readings import LogLines, LogOpened, ProbeNote, Reading
+from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, ProbeNote, Reading
 from vllm_startup.probes._log import FileFollower, LogFileProbe, _file_system, is_local
 from vllm_startup.probes._protocol import Probe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 def descriptors() -> int:
@@ -40,10 +40,40 @@ class Follow:
             self.follower.step()
             seen += self.follower.take()
             if not self.follower.behind:
-                return seen
+                return without_caught_up(seen)
 
     def lines(self) -> list[str]:
         return [line for reading in self.look() if isinstance(reading, LogLines) for line in reading.lines]
+
+
+def without_caught_up(seen: Iterable[Reading]) -> list[Reading]:
+    """What was read, without the note that the history is over, which holds a time."""
+    return [reading for reading in seen if not isinstance(reading, LogCaughtUp)]
+
+
+def test_the_end_of_the_history_is_told_once_with_the_time_of_the_last_write(log: Path) -> None:
+    log.write_text("a\n" * 50_000)
+    os.utime(log, (1000.0, 2000.0))
+    follower = FileFollower(log)
+    seen: list[Reading] = []
+    while follower.step() or follower.behind:
+        seen += follower.take()
+    with log.open("a") as file:
+        file.write("b\n")
+    follower.step()
+    seen += follower.take()
+    assert [reading for reading in seen if isinstance(reading, LogCaughtUp)] == [LogCaughtUp(modified_at=2000.0)]
+    assert isinstance(seen[-2], LogCaughtUp)
+    assert seen[-1] == LogLines(lines=("b",))
+    follower.close()
+
+
+def test_an_empty_or_missing_log_has_no_history_to_end(log: Path) -> None:
+    log.touch()
+    follower = FileFollower(log)
+    follower.step()
+    assert follower.take() == [LogOpened(source=str(log))]
+    follower.close()
 
 
 @pytest.fixture
@@ -264,7 +294,7 @@ def test_what_a_cancelled_look_saw_is_not_lost(log: Path, follow: Follow) -> Non
     log.write_text("a\n")
     follow.follower.step()  # in a thread, whose caller has left
     follow.follower.step()
-    assert follow.follower.take() == [
+    assert without_caught_up(follow.follower.take()) == [
         LogOpened(source=str(log)),
         LogLines(lines=("a",), history=True),
     ]
@@ -279,11 +309,11 @@ async def test_the_probe_follows_its_file_and_leaves_nothing(log: Path) -> None:
     probe = LogFileProbe(log, poll_s=0.01)
     assert isinstance(probe, Probe)
     assert (probe.name, probe.limit_s) == ("log", 10.0)
-    assert list(await probe.sample(0.0)) == [
+    assert without_caught_up(await probe.sample(0.0)) == [
         LogOpened(source=str(log)),
         LogLines(lines=("a",), history=True),
     ]
-    assert list(await probe.sample(0.0)) == []
+    assert without_caught_up(await probe.sample(0.0)) == []
     assert probe.interval_s == 0.01
     await probe.aclose()
     assert descriptors() == before
@@ -328,7 +358,7 @@ async def test_a_broken_log_is_tried_again_at_leisure(log: Path) -> None:
 async def test_on_a_remote_file_system_looks_are_made_in_a_thread(log: Path) -> None:
     log.write_text("a\n")
     probe = LogFileProbe(log, local=False)
-    assert [type(reading) for reading in await probe.sample(0.0)] == [LogOpened, LogLines]
+    assert [type(reading) for reading in without_caught_up(await probe.sample(0.0))] == [LogOpened, LogLines]
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "vllm-startup log vllm.log"]
     await probe.aclose()
     await asyncio.to_thread(thread.join, 1.0)

@@ -66,10 +66,12 @@ def run(arguments: Sequence[str]) -> int:
         status = _run(list(arguments))
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
+    except _output.OutputError as error:
+        _output.tell(f"{PROGRAM}: {error}")
+        status = Status.FAULT
     except Exception as error:  # noqa: BLE001 - the contract: a short message and status 70, whatever it is
         _fault(error, debug="--debug" in arguments)
         status = Status.FAULT
-    _output.finish()
     return int(status)
 
 

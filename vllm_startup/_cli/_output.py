@@ -17,7 +17,7 @@ from vllm_startup._report import AttemptReport, StartupReport
 from vllm_startup._text import clean
 from vllm_startup.causes import Cause, Evidence
 
-__all__ = ["clean", "end_screen", "finish", "say", "say_json", "tell", "width_of"]
+__all__ = ["OutputError", "clean", "end_screen", "say", "say_json", "tell", "width_of"]
 
 _WIDTH: Final = 80
 _WIDEST: Final = 120  # longer lines are hard to read
@@ -30,6 +30,10 @@ _FACTS: Final = (
     ("tensor_parallel_size", "TP {}"),
     ("data_parallel_size", "DP {}"),
 )
+
+
+class OutputError(Exception):
+    """What was asked for cannot be written: a full disk, mostly."""
 
 
 # --- streams ----------------------------------------------------------------------------------
@@ -63,20 +67,13 @@ def _write(stream: TextIO | None, text: str) -> None:
         stream.flush()
     except BrokenPipeError:
         _drop(stream)
-
-
-def finish() -> None:
-    """Flush what is left, so that the interpreter meets no closed pipe on its way out."""
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None:
-                stream.flush()
-        except BrokenPipeError:
-            _drop(stream)
+    except OSError as error:
+        _drop(stream)
+        raise OutputError(f"{stream.name} cannot be written: {error.strerror or error}") from error
 
 
 def _drop(stream: TextIO) -> None:
-    """Send whatever else comes nowhere; Python would complain about the closed pipe at exit."""
+    """Send whatever else comes nowhere; Python would complain at exit about what it could not flush."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -125,7 +122,7 @@ def _headline(report: StartupReport) -> str:
         return f"ready after {report.ready_s or report.elapsed_s:.1f} s"
     words = {"timed_out": "timed out", "unfinished": "neither ready nor failed"}
     told = words.get(report.outcome, report.outcome)
-    kind = f": {report.cause.kind}" if report.cause is not None else ""
+    kind = f": {report.cause.kind}" if report.cause and report.cause.kind != report.outcome else ""
     return f"{told} in {report.phase} after {report.elapsed_s:.1f} s{kind}"
 
 

@@ -232,10 +232,7 @@ class _Wait:
 def _startup(options: argparse.Namespace) -> Startup:
     from vllm_startup import watch
 
-    if options.model is not None and options.until not in ("model", "inference"):
-        raise UsageError("--model is looked at with --until model or --until inference; add one of them")
-    if options.ca is not None and not Path(options.ca).exists():
-        raise UsageError(f"--ca {options.ca!r} does not exist; give a file or a folder of CA certificates")
+    _check(options)
     try:
         return watch(
             options.url,
@@ -259,6 +256,18 @@ def _startup(options: argparse.Namespace) -> Startup:
     except OSError as error:
         option = "--record" if error.filename == options.record else "--baseline"
         raise UsageError(f"{option} {error.filename!r}: {error.strerror or error}") from error
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse what makes sense to the parts and none together."""
+    if options.model is not None and options.until not in ("model", "inference"):
+        raise UsageError("--model is looked at with --until model or --until inference; add one of them")
+    if options.until == "engine" and options.log is None and options.url is None:
+        raise UsageError(
+            "--until engine needs --log FILE: only the log tells when the engines are initialised"
+        )
+    if options.ca is not None and not Path(options.ca).exists():
+        raise UsageError(f"--ca {options.ca!r} does not exist; give a file or a folder of CA certificates")
 
 
 def _log(log: str | None) -> object:

@@ -190,6 +190,7 @@ class Ends:
         """Note what an exception's text or a line says of ends."""
         if len(self.codes) > _MAX_PROCESSES:
             return
+        text = " ".join(text.split())  # it may have been wrapped
         found = _core_procs().search(text)
         if found is not None:
             for part in found[1].split(","):

@@ -19,6 +19,7 @@ from vllm_startup._machine.signs import Sign, Signs
 from vllm_startup._phases import Phase
 from vllm_startup._readings import ProcessExited, Tier
 from vllm_startup._roles import Role
+from vllm_startup.causes import Cause
 
 Emit = Callable[[Event], None]
 
@@ -61,6 +62,7 @@ class Attempt:
         self.activity = Activity(began_at)
         self.readiness = Readiness(until, stable_for)
         self.processes: dict[int, Process] = {}
+        self.cause: Cause | None = None  # from a rule of the caller's
         self._emit = emit
         self._progress_told: dict[str, float] = {}
 
@@ -141,7 +143,10 @@ class Attempt:
 
     def advance(self, phase: Phase, at: float, ground: Ground) -> None:
         """Take strong evidence for a phase."""
-        self._dispute(phase, ground)
+        if phase.order <= self.course.phase.order and self.course.spans:
+            self.course.confirm(phase, ground)
+            self._dispute(phase, ground)
+            return
         for sign in self.signs.pending(at, self.course.phase, self.activity):
             if sign.sure and sign.phase.order < phase.order and sign.since < at:
                 self._enter(sign.phase, sign.since, _ground(sign), weak=True)

@@ -103,7 +103,8 @@ class Bringup:
     def _leave(self, old: Attempt, new: Attempt, at: float) -> None:
         """Close the attempt before; what is seen live goes on with the new one while in history."""
         old.told.diagnosis.finish()
-        cause = old.told.diagnosis.verdict(ended=True)
+        lived = self._held is None and self.ending.cause is not None
+        cause = self.ending.cause if lived else old.cause or old.told.diagnosis.verdict(ended=True)
         outcome: Outcome = "failed" if cause or old.told.exit else "unfinished"
         if old.told.served_at is not None and old.told.only_history:
             outcome, cause = "ready", None
@@ -145,7 +146,7 @@ class Bringup:
         if spoke:
             self.attempt.signs.spoke_at = at
 
-    def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
+    def _log_caught_up(self, at: float, _probe: str, reading: r.LogCaughtUp) -> None:
         """Leave what the log holds to the past if the live process is another one."""
         attempt, bound = self.attempt, self._bound
         told = attempt.told
@@ -154,7 +155,10 @@ class Bringup:
         told.diagnosis.finish()
         failed = told.over or told.diagnosis.verdict(ended=True) is not None
         older = told.last_at is not None and told.last_at < attempt.began_at - _STALE_S
-        if (failed or older) and bound.pid not in told.banners.values():
+        if reading.modified_at is not None and bound.started_at is not None:
+            older |= reading.modified_at < bound.started_at - _STALE_S
+        others = told.banners and bound.pid not in told.banners.values()
+        if older or (failed and others):
             self._held = []
             self.chronicle.begin(attempt.began_at)
             self._held = None
@@ -172,8 +176,8 @@ class Bringup:
         again, self._bound = self._bound is not None, reading
         began_at = at - (reading.age_s or 0.0)
         if again:
-            self.ending = self.ending.renewed()
             self.chronicle.begin(began_at)
+            self.ending = self.ending.renewed()
         self.attempt.bind(reading.pid, reading.started_at, began_at)
         self.ending.alive.add(reading.pid)
         ground = Ground(probe=probe, text=f"process {reading.pid} exists", at=at)
@@ -291,12 +295,17 @@ class Bringup:
         match finding:
             case None:
                 pass
+            case Advance(phase=Phase.READY):
+                text = f"rule {rule.name!r} says ready, which only the server's own answers can"
+                self.warn(at, "rule_failed", text)
             case Advance(phase=phase):
                 self.attempt.advance(phase, at, Ground(probe=f"rule {rule.name}", text=text[:200], at=at))
             case Progress(what=what, done=done, total=total):
                 self.attempt.count(at, what, done, total)
             case Cause():
-                self.rule_cause = self.rule_cause or finding
+                self.attempt.cause = self.attempt.cause or finding
+                if self._held is None:  # history cannot end the wait
+                    self.rule_cause = self.rule_cause or finding
             case _:
                 kind = type(finding).__name__
                 self.warn(

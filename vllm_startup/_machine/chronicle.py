@@ -33,7 +33,7 @@ class Chronicle:
         self._begin = begin
         self._found = found
         theirs = [(rule.literal, rule) for rule in rules if rule.literal is not None]
-        self._rules = Triggers(theirs, anywhere=(literal for literal, _ in theirs))
+        self._rules = Triggers(theirs, anywhere=(literal for literal, _ in theirs)) if theirs else None
         self._filter = _filter(literal for literal, _ in theirs)
         self._reader = LineReader()
         self._loose: deque[tuple[Line, float]] = deque(maxlen=_LOOSE_LINES)
@@ -108,7 +108,7 @@ class Chronicle:
         attempt.told.only_history &= history
         self._note_start(attempt, line, sightings)
         attempt.hear(line, sightings, at)
-        for rule in self._rules.find(line.text):
+        for rule in self._rules.find(line.text) if self._rules is not None else ():
             self._found(rule, line, at)
         self._note_exit(attempt, sightings)
 

@@ -68,16 +68,8 @@ class Course:
             self.spans[0].started_at = began_at
 
     def enter(self, phase: Phase, at: float, ground: Ground, *, weak: bool = False) -> Span | None:
-        """Move forward to a phase. Returns the new span, or None where nothing moves.
-
-        More evidence for the phase that has been reached is kept with it.
-        """
-        if self.over:
-            return None
-        if self.spans and phase is self.phase:
-            self._confirm(ground, weak=weak)
-            return None
-        if phase.order < self.phase.order or (phase is Phase.LAUNCHING and self.spans):
+        """Move forward to a phase. Returns the new span, or None where nothing moves."""
+        if self.over or (self.spans and phase.order <= self.phase.order):
             return None
         if phase is not Phase.LAUNCHING:
             self._move(phase)
@@ -88,9 +80,12 @@ class Course:
         self.spans.append(span)
         return span
 
-    def _confirm(self, ground: Ground, *, weak: bool) -> None:
+    def confirm(self, phase: Phase, ground: Ground) -> None:
+        """Keep more strong evidence with the phase that has been reached."""
         span = self.spans[-1]
-        span.weak = span.weak and weak
+        if phase is not span.phase or self.over:
+            return
+        span.weak = False
         if len(span.because) < _MOST_GROUNDS and all(known.probe != ground.probe for known in span.because):
             span.because.append(ground)
 

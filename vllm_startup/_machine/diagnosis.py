@@ -29,7 +29,7 @@ from vllm_startup._log.tracebacks import Tracebacks
 from vllm_startup._machine import aftermath
 from vllm_startup._machine.aftermath import is_ending
 from vllm_startup._machine.evidence import clean, with_evidence
-from vllm_startup._machine.tone import HARMLESS_LEVELS, is_harmless, is_warning
+from vllm_startup._machine.tone import HARMLESS_LEVELS, is_harmless
 from vllm_startup._roles import Role
 from vllm_startup.causes._rules import RANKS, CauseRule
 from vllm_startup.causes._ruleset import RuleSet, built_in
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from vllm_startup.causes import Cause
 
 UNCLASSIFIED: Final = "unclassified_error"
+SHUTDOWN: Final = "shutdown_requested"
 
 # How strongly something points to a cause; only the order matters.
 _KNOWN_FATAL: Final = 90
@@ -245,7 +246,7 @@ class Diagnosis:
             self._ready = True
         self._ends.heard(line)
         harmless = is_harmless(line)
-        if harmless and not is_warning(line):
+        if line.level == "DEBUG":
             return
         if not harmless:
             self._read_spoken(line)
@@ -326,6 +327,8 @@ class Diagnosis:
             return None
         _, rule, error, cause = best
         score = _KNOWN_WEAK if rule.rank == "weak" else _weigh_known(chain)
+        if cause.kind == SHUTDOWN:  # what failed before it may be why somebody stopped it
+            score = min(score, _UNKNOWN_FATAL)
         return _Candidate(
             score=score,
             line=error.line,

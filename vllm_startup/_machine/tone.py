@@ -23,11 +23,3 @@ def is_harmless(line: Line) -> bool:
     if "NCCL WARN" in head:
         return False
     return any(word.strip("[]:-|,") in _MILD for word in head[:80].split()[:6])
-
-
-def is_warning(line: Line) -> bool:
-    """Whether a harmless line is a warning, which may explain an error that comes later."""
-    head = line.message[:300]
-    return line.level == "WARNING" or (
-        line.level is None and ("Warning" in head or "WARN" in head or "[W" in head)
-    )

@@ -168,10 +168,12 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="out of memory",
-        pattern=r"(?:CUDA|HIP|XPU)(?: driver)? (?:error: )?out of memory|CUDA_ERROR_OUT_OF_MEMORY"
-        r"|hipErrorOutOfMemory",
+        pattern=r"(?:CUDA|HIP|XPU)(?: driver)? (?:error: )?out of memory",
         build=_out_of_memory,
         versions="torch 1.12 to 2.9",
+    ),
+    CauseRule(
+        literal="CUDA_ERROR_OUT_OF_MEMORY", build=_out_of_memory, versions="CUDA driver API; triton, cupy"
     ),
     CauseRule(
         literal="Cuda failure",

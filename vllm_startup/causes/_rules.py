@@ -112,7 +112,7 @@ class CauseRule:
         rank: How much it counts against other rules.
         frame: A function in whose traceback it must stand; None: anywhere.
         explains: Kinds that are raised later because of it. Where one of them would be the
-            cause, this is it, even if it was only said in a warning.
+            cause, this is it, even if it was only said in passing, in a warning or at level INFO.
         offered: Whether it may be a cause by itself, or only explain one.
         versions: The vLLM releases, or the package's, whose sources or logs have the wording.
     """

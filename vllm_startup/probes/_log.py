@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._log.splitter import LineSplitter
-from vllm_startup._readings import LogLines, LogOpened, ProbeNote
+from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, ProbeNote
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,6 +140,8 @@ class FileFollower:
         self._waiting = False
         self._told_partial: str | None = None
         self._opened = False
+        self._caught_up = True
+        self._modified_at: float | None = None
         self._missed = False
         self._more = False
 
@@ -223,6 +225,8 @@ class FileFollower:
         if not self._opened:
             self._opened = True
             self._ready.append(LogOpened(source=str(self._path)))
+            self._modified_at = status.st_mtime
+            self._caught_up = not self._history_end
 
     def _read(self) -> bool:
         """Read a slice; False at the end of what there is."""
@@ -235,6 +239,7 @@ class FileFollower:
         self._offset += len(data)
         self._more = len(data) == size
         self._tell(self._splitter.feed(data), history=history)
+        self._tell_caught_up()
         return True
 
     def _look_for_replacement(self, there: os.stat_result | None) -> None:
@@ -256,6 +261,11 @@ class FileFollower:
             self._ready.extend(batches(lines, history=history))
             self._waiting = False
             self._told_partial = None
+
+    def _tell_caught_up(self) -> None:
+        if not self._caught_up and self._offset >= self._history_end:
+            self._caught_up = True
+            self._ready.append(LogCaughtUp(modified_at=self._modified_at))
 
     def _tell_partial(self) -> None:
         if self._more:

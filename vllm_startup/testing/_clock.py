@@ -63,6 +63,7 @@ class FakeClock:
         self._order = itertools.count()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watching = False
+        self._by_hand = 0
         self._touched = 0
         self._stuck: str | None = None
 
@@ -123,12 +124,17 @@ class FakeClock:
         if not (math.isfinite(seconds) and seconds >= 0):
             raise ValueError(f"seconds must be a finite number from 0, not {seconds!r}")
         until = self._now + seconds
-        await self.settle()
-        while (timer := self._next()) is not None and timer.at <= until:
-            self._jump(timer.at)
+        self._by_hand += 1
+        try:
             await self.settle()
-        self._now = max(self._now, until)
-        await self.settle()
+            while (timer := self._next()) is not None and timer.at <= until:
+                self._jump(timer.at)
+                await self.settle()
+            self._now = max(self._now, until)
+            await self.settle()
+        finally:
+            self._by_hand -= 1
+            self._watch()
 
     async def settle(self) -> None:
         """Let everything run that can run without time passing."""
@@ -150,7 +156,7 @@ class FakeClock:
             self._timers.clear()
 
     def _watch(self) -> None:
-        if self._autojump and not self._watching and self._loop is not None:
+        if self._autojump and not self._by_hand and not self._watching and self._loop is not None:
             self._watching = True
             self._loop.call_soon(self._look, self._loop, self._touched, 0, 0)
 
@@ -173,8 +179,8 @@ class FakeClock:
             return
         self._watching = False
         timer = self._next()
-        if timer is None:
-            return  # nothing is due: the next call_at watches again
+        if timer is None or self._by_hand:
+            return  # the next call_at, or the end of `advance`, watches again
         if touched == self._touched:
             if timer.at > self._horizon:
                 shown = self._now - self._start

@@ -8,6 +8,7 @@ from typing import Any, TypedDict, Unpack
 
 from vllm_startup import _recording
 from vllm_startup._machine.earlier import Earlier
+from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.reporting import report
 from vllm_startup._machine.terms import Terms
@@ -44,11 +45,11 @@ def replay(
 
     Args:
         source: A recording's path, or observations with times from 0 in their order. A recording
-            holds its own terms and times, so that nothing can be given beside it.
+            holds its own terms and times; terms that are given take the place of its own.
         end_at: When the watch ends, in seconds since it began; if not given, with the last
-            observation. What is not over by then is ``unfinished``.
-        wall: When it began, in seconds since the Unix epoch.
-        utc_offset_s: The time zone of the log's stamps.
+            observation. What is not over by then is ``unfinished``. Not for a recording.
+        wall: When it began, in seconds since the Unix epoch. Not for a recording.
+        utc_offset_s: The time zone of the log's stamps. Not for a recording.
         terms: As of `vllm_startup.Startup`: ``until``, ``stable_for``, ``timeouts``, ``restarts``,
             ``exit_grace``, ``raise_early``, ``rules``, ``baseline``, ``url``.
 
@@ -57,22 +58,25 @@ def replay(
 
     Raises:
         OSError: The recording cannot be read.
-        TypeError: Terms were given beside a recording, or something else than observations.
+        TypeError: A recording was given other times, or something else than observations.
         ValueError: The recording is damaged, or an argument makes no sense.
     """
     if isinstance(source, str | os.PathLike):
-        if terms or end_at is not None or wall is not None or utc_offset_s:
-            raise TypeError("a recording holds its own terms and times; give none beside it")
-        machine = _recording.replay(source)
+        if end_at is not None or wall is not None or utc_offset_s:
+            raise TypeError("a recording holds its own times; give no end_at, wall or utc_offset_s beside it")
+        machine = _recording.replay(source, **_given(terms))
     else:
-        machine = StartupMachine(_terms(dict(terms)), wall=wall, utc_offset_s=utc_offset_s)
+        machine = StartupMachine(Terms(**_given(terms)), wall=wall, utc_offset_s=utc_offset_s)
         _run(machine, source, end_at)
     return report(machine, machine.now, versions=versions())
 
 
-def _terms(given: dict[str, Any]) -> Terms:
+def _given(terms: WatchTerms) -> dict[str, Any]:
+    given: dict[str, Any] = dict(terms)
     baseline = given.pop("baseline", None)
-    return Terms(earlier=None if baseline is None else Earlier.of(baseline_values(baseline)), **given)
+    if baseline is not None:
+        given["earlier"] = Earlier.of(baseline_values(baseline))
+    return given
 
 
 def _run(machine: StartupMachine, observations: Iterable[Observation], end_at: float | None) -> None:
