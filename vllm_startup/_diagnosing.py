@@ -9,6 +9,7 @@ the process has ended) is a failure, and anything else is unfinished.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from io import TextIOBase
 from itertools import islice
 from os import PathLike
@@ -20,6 +21,7 @@ from vllm_startup._log.lines import Line, LineReader
 from vllm_startup._log.markers import MARKERS, Means, sight
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._log.stamps import StampClock
+from vllm_startup._log.triggers import Triggers
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
@@ -30,7 +32,6 @@ from vllm_startup._phases import Phase
 from vllm_startup._readings import ProcessExited
 from vllm_startup._redact import redact
 from vllm_startup._report import StartupReport
-from vllm_startup._rules import Rule
 from vllm_startup._text import clean
 from vllm_startup._timeouts import Timeouts
 from vllm_startup._versions import versions
@@ -43,6 +44,7 @@ _ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _REQUEST: Final = "request_served"
 # Said on the way out, and only by a server that was up: all that JSON logs without uvicorn's lines tell.
 _WAS_UP: Final = frozenset({"api_shutdown", "api_shutdown_up_to_0_22"})
+_ACCESS: Final = ' HTTP/1.1" '
 _NOBODY: Final = 0  # the pid of a process that the log does not number
 
 
@@ -145,24 +147,46 @@ class _Witness:
         return Ground(probe="log", text=line.message[:200] if line else "", at=at)
 
 
+@cache
+def _telling() -> Triggers[None]:
+    """The literals of the lines that a `_Witness` notes."""
+    markers = (m for m in MARKERS if m.means in (Means.SERVED, Means.EXIT) or m.name in _WAS_UP)
+    return Triggers((marker.literal, None) for marker in markers)
+
+
 class _Reading:
     """One log on its way through the machine, and what its end is judged by."""
 
     def __init__(self) -> None:
         self._clock = StampClock()
+        self._machine = StartupMachine(Terms(timeouts=Timeouts(stall=None, cpu_only=None)))
         self._witnesses: dict[int, _Witness] = {}
+        self._noted: Line | None = None
         self._last = ""
-        telling = {m.literal for m in MARKERS if m.means in (Means.SERVED, Means.EXIT) or m.name in _WAS_UP}
-        rules: tuple[Rule, ...] = tuple(Rule(literal, self._witness) for literal in sorted(telling))
-        self._machine = StartupMachine(Terms(timeouts=Timeouts(stall=None, cpu_only=None), rules=rules))
 
     def take(self, lines: list[str]) -> None:
         """Read further lines. They are history: what they say ends no wait."""
-        if not lines:
-            return
-        self._machine.bringup.chronicle.hear(lines, self._clock.at, history=True)
+        self._machine.bringup.chronicle.hear(self._worth_reading(lines), self._time, history=True)
+        self._note()
         self._machine.tick(self._clock.now)  # evidence that needs time has had it
-        self._last = lines[-1] or self._last
+        self._last = next((line for line in reversed(lines) if line), self._last)
+
+    def _worth_reading(self, lines: Iterable[str]) -> Iterator[str]:
+        """The lines, without what requests a server answers once it has answered one: they can be millions."""
+        for line in lines:
+            yield "" if _ACCESS in line and self._of(self._machine.attempt).requested else line
+
+    def _time(self, line: Line) -> float:
+        """When a line was written. The line before is now known to belong to the current attempt."""
+        self._note()
+        if _telling().may_hold(line.message):
+            self._noted = line
+        return self._clock.at(line)
+
+    def _note(self) -> None:
+        if self._noted is not None:
+            self._witnesses.setdefault(self._machine.attempt.number, _Witness()).note(self._noted)
+            self._noted = None
 
     def conclude(self) -> StartupReport:
         """Judge the newest attempt."""
@@ -211,12 +235,6 @@ class _Reading:
 
     def _of(self, attempt: Attempt) -> _Witness:
         return self._witnesses.get(attempt.number) or _Witness()
-
-    def _witness(self, line: Line) -> None:
-        witness = self._witnesses.setdefault(self._machine.attempt.number, _Witness())
-        if witness.requested and " HTTP/1." in line.message:
-            return  # the millionth request says nothing new
-        witness.note(line)
 
 
 def _bind_failed(attempt: Attempt, line: int) -> bool:

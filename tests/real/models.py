@@ -120,7 +120,7 @@ def _write_tokenizer(path: Path) -> None:
 
 
 def _byte_letters() -> Iterator[str]:
-    """GPT-2's letters for the 256 bytes: printable ones stand for themselves, the others for U+0100 and up."""
+    """GPT-2's letters for the 256 bytes: printable ones as they are, the others from U+0100 on."""
     shifted = 0
     for byte in range(256):
         if 33 <= byte <= 126 or 161 <= byte <= 172 or 174 <= byte <= 255:

@@ -121,7 +121,8 @@ class StartupMachine:
             self._done[what] = at
             self.now = max(self.now, at)
             self._happen(self.now, what)
-        self.now = max(self.now, now)
+        if self.outcome is None:
+            self.now = max(self.now, now)
 
     def _deadlines(self) -> Iterator[tuple[float, str]]:
         """What will happen when. What has happened is gone until its time changes."""

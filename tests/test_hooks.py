@@ -1,0 +1,95 @@
+"""Hooks of the caller's: they may raise, block and be slow without harm to the wait."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+
+from vllm_startup import Event, Startup
+from vllm_startup.testing import FakeClock, ready_after
+
+
+def watching(on_event: object, seconds: float = 60) -> Startup:
+    return Startup(ready_after(seconds).probes(), clock=FakeClock(), on_event=on_event)  # type: ignore[arg-type]  # any
+
+
+async def test_a_hook_sees_every_event_in_order() -> None:
+    seen: list[Event] = []
+    async with watching(seen.append) as startup:
+        await startup.wait_until_ready()
+        told = [event async for event in startup.events()]
+    assert seen == told
+
+
+async def test_a_hook_runs_in_a_thread_of_its_own() -> None:
+    threads: set[str] = set()
+    async with watching(lambda _: threads.add(threading.current_thread().name)) as startup:
+        await startup.wait_until_ready()
+    assert threads == {"vllm_startup:on_event"}
+
+
+async def test_a_hook_that_raises_is_called_all_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[str] = []
+
+    def hook(event: Event) -> None:
+        seen.append(event.event)
+        raise ValueError("mine")
+
+    with caplog.at_level(logging.ERROR, "vllm_startup"):
+        async with watching(hook) as startup:
+            assert (await startup.wait_until_ready()).outcome == "ready"
+    assert seen[-1] == "ended"
+    assert len([record for record in caplog.records if "on_event raised" in record.message]) == 1
+
+
+async def test_a_hook_that_blocks_delays_nobody() -> None:
+    released = threading.Event()
+    began = time.monotonic()
+    async with watching(lambda _: released.wait(5)) as startup:
+        await startup.wait_until_ready()
+        took = time.monotonic() - began
+        released.set()
+    assert took < 1.0
+
+
+async def test_a_hook_that_never_returns_does_not_keep_the_caller(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("vllm_startup._hooks._DRAIN_S", 0.05)
+    released = threading.Event()
+    with caplog.at_level(logging.WARNING, "vllm_startup"):
+        async with watching(lambda _: released.wait(30)) as startup:
+            await startup.wait_until_ready()
+    assert "on_event has not returned" in caplog.text
+    released.set()
+
+
+async def test_leaving_does_not_block_the_loop_for_a_slow_hook() -> None:
+    """Whoever shares the loop goes on while the hook sees what is left."""
+    lags: list[float] = []
+
+    async def ticking() -> None:
+        while True:
+            before = time.monotonic()
+            await asyncio.sleep(0.001)
+            lags.append(time.monotonic() - before)
+
+    def slow(event: Event) -> None:
+        if event.event == "ended":
+            time.sleep(0.25)
+
+    ticker = asyncio.create_task(ticking())
+    async with watching(slow) as startup:
+        await startup.wait_until_ready()
+    ticker.cancel()
+    assert max(lags) < 0.2
+
+
+async def test_no_thread_is_made_where_nothing_is_told() -> None:
+    startup = watching(lambda _: None)
+    assert [t for t in threading.enumerate() if t.name == "vllm_startup:on_event"] == []
+    del startup
