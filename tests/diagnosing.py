@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from vllm_startup._log.lines import LineReader
-from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._diagnosis.diagnosis import Diagnosis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -172,7 +172,7 @@ class _Reading:
         self._last = next((line for line in reversed(lines) if line), self._last)
 
     def _worth_reading(self, lines: Iterable[str]) -> Iterator[str]:
-        """The lines, without what requests a server answers once it has answered one: they can be millions."""
+        """The lines, without further requests once a server has answered one: they can be millions."""
         for line in lines:
             yield "" if _ACCESS in line and self._of(self._machine.attempt).requested else line
 

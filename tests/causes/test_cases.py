@@ -6,7 +6,7 @@ import pytest
 from diagnosing import cases, cause_of, feed
 
 from vllm_startup import causes
-from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup.causes import Cause
 
 if TYPE_CHECKING:

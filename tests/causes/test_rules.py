@@ -9,7 +9,7 @@ import pytest
 from diagnosing import cases, cause_of, read
 
 from vllm_startup._log.lines import Line
-from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup.causes._rules import CauseRule, built_in_rules, compiled
 
 RULES = built_in_rules()

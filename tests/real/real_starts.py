@@ -23,7 +23,7 @@ from vllm_startup import StartupError, Timeouts, wait_until_ready_sync
 
 TOTAL_S = 180.0  # a start takes 20 to 60 s; past this, something is wrong
 STALL_S = 8.0
-# For a tree whose end takes long on a busy machine: the tests want to see it whole. On an idle one it takes 5 s.
+# The tests want to see a tree end: 5 s on an idle machine, more than the default of 10 s on a busy one.
 EXIT_GRACE_S = 60.0
 API_KEY = "sk-not-to-be-seen-anywhere"
 LOADING = "Starting to load model"

@@ -136,7 +136,11 @@ def test_compiling_lasts_from_its_first_line_to_its_last(bringup: Bringup) -> No
         pytest.param("eager", ["engine", "server", "worker"], id="eager"),
         pytest.param("log-level-warning", ["engine", "server", "worker"], id="log-level-warning"),
         pytest.param("tp2", ["engine", "server", "worker", "worker"], id="tp2"),
-        pytest.param("dp2", ["coordinator", "engine", "engine", "server", "worker", "worker"], id="dp2"),
+        pytest.param(
+            "dp2",
+            [*["api_server"] * 2, "coordinator", *["engine"] * 2, "server", *["worker"] * 2],
+            id="dp2",
+        ),
     ],
     indirect=["bringup"],
 )

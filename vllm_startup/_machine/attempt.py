@@ -12,7 +12,7 @@ from vllm_startup._log.lines import Line
 from vllm_startup._log.markers import FIRST_WINS, Means, Sighting, is_vllm_record
 from vllm_startup._machine.activity import Activity
 from vllm_startup._machine.course import Course, Ground
-from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._machine.engines import Engine, Engines
 from vllm_startup._machine.readiness import Readiness
 from vllm_startup._machine.signs import Sign, Signs

@@ -14,7 +14,7 @@ from vllm_startup._log.lines import Line, LineReader
 from vllm_startup._log.markers import MARKERS, Means, Sighting, sight
 from vllm_startup._log.triggers import LineFilter, Triggers
 from vllm_startup._machine.attempt import Attempt
-from vllm_startup._machine.diagnosis import Diagnosis
+from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._machine.signals import signal_number
 from vllm_startup._rules import Rule
 

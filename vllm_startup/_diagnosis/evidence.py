@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import attrs
 
 from vllm_startup._redact import redact
+from vllm_startup._text import clean as text_clean
 from vllm_startup.causes import Cause, Evidence
 
-MAX_EVIDENCE: Final = 500
+_MOST = 1000  # of a text, before secrets are looked for in it
 
 
 def clean(text: str) -> str:
     """Foreign text as evidence: secrets and control characters removed, cut."""
-    shown = "".join(c if c.isprintable() else " " for c in redact(text[: MAX_EVIDENCE * 2]))
-    shown = " ".join(shown.split())
-    return shown if len(shown) <= MAX_EVIDENCE else shown[: MAX_EVIDENCE - 1] + "…"
+    return text_clean(redact(text[:_MOST]))
 
 
 def with_evidence(cause: Cause, text: str, process: str | None, line: int) -> Cause:

@@ -6,8 +6,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
-from vllm_startup._machine.evidence import with_evidence
-from vllm_startup._machine.tone import is_harmless
+from vllm_startup._diagnosis.evidence import with_evidence
+from vllm_startup._diagnosis.tone import is_harmless
 
 if TYPE_CHECKING:
     from vllm_startup._log.exceptions import RaisedError

@@ -26,10 +26,10 @@ import attrs
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
 from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError
 from vllm_startup._log.tracebacks import Tracebacks
-from vllm_startup._machine import aftermath
-from vllm_startup._machine.aftermath import is_ending
-from vllm_startup._machine.evidence import clean, with_evidence
-from vllm_startup._machine.tone import HARMLESS_LEVELS, is_harmless
+from vllm_startup._diagnosis import aftermath
+from vllm_startup._diagnosis.aftermath import is_ending
+from vllm_startup._diagnosis.evidence import clean, with_evidence
+from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
 from vllm_startup._roles import Role
 from vllm_startup.causes._rules import RANKS, CauseRule
 from vllm_startup.causes._ruleset import RuleSet, built_in

@@ -1,0 +1,1 @@
+"""From an attempt's text to the first cause across its processes."""
