@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -131,8 +132,9 @@ def test_other_commands_start_no_server(command: list[str]) -> None:
 
 def test_everything_that_is_read() -> None:
     line = (
-        "vllm serve org/model --served-model-name a b --host h --port 8001 --ssl-ca-certs ca.pem --root-path /x"
-        " -tp 8 -pp=2 --data-parallel-size 4 -dpl 2 --gpu_memory_utilization 0.85 --enforce-eager"
+        "vllm serve org/model --served-model-name a b --host h --port 8001 --ssl-ca-certs ca.pem"
+        " --root-path /x -tp 8 -pp=2 --data-parallel-size 4 -dpl 2"
+        " --gpu_memory_utilization 0.85 --enforce-eager"
     )
 
     assert parsed(line) == ServerArguments(
@@ -298,9 +300,6 @@ async def test_the_url_is_read_from_a_descendant(tmp_path: Path) -> None:
             await asyncio.sleep(0.02)
         assert found == "http://127.0.0.1:8666"
     finally:
-        import os
-        import signal
-
         os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
@@ -315,7 +314,9 @@ def test_no_url_is_read_from_other_processes() -> None:
 
 
 def test_psutil_is_not_imported_before_it_is_needed() -> None:
-    code = "import sys, vllm_startup._arguments as a; a.parse_command(['vllm']); assert 'psutil' not in sys.modules"
+    code = (
+        "import sys\nfrom vllm_startup._arguments import parse_command\n"
+        "parse_command(['vllm', 'serve'])\nassert 'psutil' not in sys.modules"
+    )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-    assert builtins is not None

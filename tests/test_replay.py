@@ -89,7 +89,9 @@ def test_without_a_log_phases_are_dated_within_a_second_and_a_half(name: str) ->
     compiled = {"0.17.1-ready-cold", "0.32.0-ready-cold", "0.32.0-ready-warm"}
     found = began(without(name, {"log"}))
     for phase, at in EXPECTATIONS[name]["phases"]:
-        if phase in {"initializing", "starting_server"} or (phase == "loading_weights" and name not in compiled):
+        if phase in {"initializing", "starting_server"} or (
+            phase == "loading_weights" and name not in compiled
+        ):
             assert found[phase] == pytest.approx(at, abs=1.5), phase
 
 

@@ -102,7 +102,9 @@ async def test_a_probe_that_raises_is_told_once_and_asked_again() -> None:
     assert len(probe.sampled) == 30
 
 
-@pytest.mark.parametrize("error", [TimeoutError("mine"), RuntimeError("x"), MemoryError(), AssertionError("y")])
+@pytest.mark.parametrize(
+    "error", [TimeoutError("mine"), RuntimeError("x"), MemoryError(), AssertionError("y")]
+)
 async def test_any_error_of_a_probe_is_survived(error: Exception) -> None:
     async with Startup([Raising(error), ready_at(3)], clock=FakeClock()) as startup:
         assert (await startup.wait_until_ready()).outcome == "ready"
@@ -336,7 +338,12 @@ async def test_the_status_is_a_snapshot_in_one_sentence() -> None:
     async with Startup(ready_after(100).probes(), timeouts=Timeouts(900), clock=clock) as startup:
         await clock.advance(40.5)
         status = startup.status
-        assert (status.phase, status.outcome, status.elapsed_s, status.cause) == ("loading_weights", None, 40.5, None)
+        assert (status.phase, status.outcome, status.elapsed_s, status.cause) == (
+            "loading_weights",
+            None,
+            40.5,
+            None,
+        )
         assert status.summary == "loading weights, last progress 0 s ago"
         assert status.limit == "stall"
         await clock.advance(60)
@@ -469,7 +476,9 @@ async def test_a_probe_that_fails_to_close_does_not_hide_the_others() -> None:
     assert (first.closed, second.closed) == (1, 1)
 
 
-async def test_probes_that_hang_while_they_close_are_left_after_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probes_that_hang_while_they_close_are_left_after_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Hanging(Own):
         async def aclose(self) -> None:
             await super().aclose()

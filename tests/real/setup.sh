@@ -31,7 +31,7 @@ install_vllm() {
 
   # The wheel pins a torch whose local version is +cpu. Where pip finds no such build, PyTorch's own index of CPU
   # builds has it (set PIP_EXTRA_INDEX_URL); the default build works as well, but brings gigabytes of CUDA along.
-  "${pip[@]}" install "torch==$torch+cpu" || "${pip[@]}" install "torch==$torch"
+  "${pip[@]}" install "torch==$torch+cpu" 2>/dev/null || "${pip[@]}" install "torch==$torch"
   # torch's companions are for pictures and sound, the others for other hardware: a text model needs none of them.
   "$dir/venv/bin/python" - "$wheel" >"$dir/wheels/requirements.txt" <<'PY'
 import re, sys, zipfile

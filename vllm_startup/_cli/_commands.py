@@ -48,22 +48,22 @@ class Entry:
 
     def load(self) -> Command:
         """The command."""
-        return cast("Command", import_module(f"vllm_startup._cli.{self.module}"))
+        return cast("Command", import_module(self.module))
 
 
 COMMANDS: Final = (
-    Entry("wait", "wait until a server that something else started is ready", "_wait"),
-    Entry("diagnose", "say from a log how the newest start in it went", "_diagnose"),
-    Entry("replay", "run a recording of a wait through the machine again", "_replay"),
-    Entry("diagram", "print the phases as a Mermaid state diagram", "_diagram"),
+    Entry("wait", "wait until a server that something else started is ready", "vllm_startup._cli._wait"),
+    Entry("diagnose", "say from a log how the newest start in it went", "vllm_startup._cli._diagnose"),
+    Entry("replay", "run a recording of a wait through the machine again", "vllm_startup._cli._replay"),
+    Entry("diagram", "print the phases as a Mermaid state diagram", "vllm_startup._cli._diagram"),
 )
 """A new subcommand is one entry here and a module of that name."""
 
 
-def run(arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS) -> int:
     """Run the command that the arguments name, and return its exit status."""
     try:
-        status = _run(list(arguments))
+        status = _run(list(arguments), commands)
     except KeyboardInterrupt:
         status = Status.INTERRUPTED
     except _output.OutputError as error:
@@ -75,9 +75,9 @@ def run(arguments: Sequence[str]) -> int:
     return int(status)
 
 
-def _run(arguments: list[str]) -> int:
+def _run(arguments: list[str], commands: Sequence[Entry]) -> int:
     try:
-        options = _parser().parse_args(arguments)
+        options = _parser(commands).parse_args(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else Status.USAGE
     try:
@@ -98,7 +98,7 @@ def _fault(error: Exception, *, debug: bool) -> None:
         _output.tell("This is a fault of vllm-startup. Run it again with --debug and report what it prints.")
 
 
-def _parser() -> Parser:
+def _parser(entries: Sequence[Entry]) -> Parser:
     parser = Parser(
         prog=PROGRAM,
         description="Wait until a vLLM server is ready, and say why it never will be.",
@@ -106,7 +106,7 @@ def _parser() -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"{PROGRAM} {_version()}")
     commands = parser.add_subparsers(metavar="COMMAND", dest="command", required=True)
-    for entry in COMMANDS:
+    for entry in entries:
         command = entry.load()
         sub = commands.add_parser(
             entry.name, help=entry.help, description=command.DESCRIPTION, epilog=command.EPILOG

@@ -115,7 +115,8 @@ class Attempt:
 
     def _engine_sighted(self, sighting: Sighting, at: float, ground: Ground) -> None:
         marker, line = sighting.marker, sighting.line
-        engine = self.engines.find(line.process, line.role, line.pid if line.role else None)
+        pid = line.pid if line.role in (Role.ENGINE, Role.WORKER) else None
+        engine = self.engines.find(line.process, line.role, pid)
         if engine is None:
             return
         phase = marker.phase

@@ -48,7 +48,6 @@ class Bringup:
         self._work_probes: set[str] = set()
         self._bound: r.ProcessFound | None = None
         self._tree: r.ProcessTree | None = None
-        self._at = history.called_at
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
 
@@ -80,7 +79,6 @@ class Bringup:
 
     def take(self, at: float, probe: str, reading: r.Reading) -> None:
         """Fold in a reading."""
-        self._at = at
         handler = self._HANDLERS.get(type(reading))
         if handler is not None:
             handler(self, at, probe, reading)
@@ -90,13 +88,11 @@ class Bringup:
 
     # --- attempts ------------------------------------------------------------------------
 
-    def _begin(self, at: float) -> Attempt:
-        attempts = self.chronicle.attempts if hasattr(self, "chronicle") else []
-        attempt = Attempt(
-            len(attempts) + 1, at, self._emit, until=self.terms.until, stable_for=self.terms.stable_for
-        )
-        if attempts:
-            self._leave(attempts[-1], attempt, at)
+    def _begin(self, at: float, previous: Attempt | None) -> Attempt:
+        number = previous.number + 1 if previous else 1
+        attempt = Attempt(number, at, self._emit, until=self.terms.until, stable_for=self.terms.stable_for)
+        if previous:
+            self._leave(previous, attempt, at)
         self._emit(AttemptStarted(at=at, elapsed_s=0.0, attempt=attempt.number, pid=attempt.pid))
         return attempt
 

@@ -18,7 +18,7 @@ from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._machine.signals import signal_number
 from vllm_startup._rules import Rule
 
-Begin = Callable[[float], Attempt]
+Begin = Callable[[float, Attempt | None], Attempt]
 Timed = Callable[[Line], float]
 
 _LOOSE_LINES = 500  # a traceback of a start that died before its banner
@@ -47,7 +47,7 @@ class Chronicle:
     def begin(self, at: float) -> Attempt:
         """Begin a new attempt."""
         self._loose.clear()
-        self.attempts.append(self._begin(at))
+        self.attempts.append(self._begin(at, self.attempts[-1] if self.attempts else None))
         return self.current
 
     def hear(self, lines: Iterable[str], timed: Timed, *, history: bool) -> bool:
