@@ -120,7 +120,9 @@ def server(cpu_s: float = 0.0, **more: Any) -> r.ProcessSample:
     return proc(10, "vllm", cpu_s, ppid=1, **more)
 
 
-def core(cpu_s: float = 0.0, *, pid: int = 20, name: str = "VLLM::EngineCore", **more: Any) -> r.ProcessSample:
+def core(
+    cpu_s: float = 0.0, *, pid: int = 20, name: str = "VLLM::EngineCore", **more: Any
+) -> r.ProcessSample:
     return proc(pid, name, cpu_s, **more)
 
 

@@ -56,7 +56,16 @@ texts = st.one_of(st.sampled_from(LINES), st.text(max_size=60))
 sizes = st.integers(0, 1 << 40)
 pids = st.integers(10, 14) | st.sampled_from([20, 21, 30, 31])
 names = st.sampled_from(
-    ["vllm", "python3", "nvcc", "VLLM::EngineCore", "VLLM::EngineCore_DP1", "VLLM::Worker", "VLLM::Worker_TP1", ""]
+    [
+        "vllm",
+        "python3",
+        "nvcc",
+        "VLLM::EngineCore",
+        "VLLM::EngineCore_DP1",
+        "VLLM::Worker",
+        "VLLM::Worker_TP1",
+        "",
+    ]
 )
 owners = st.sampled_from(["tree", "foreign", "unknown"])
 
@@ -92,7 +101,10 @@ readings: st.SearchStrategy[r.Reading] = st.one_of(
     st.builds(r.LogCaughtUp),
     st.builds(r.LogEnded),
     st.builds(
-        r.ProcessFound, pid=pids, started_at=st.none() | st.floats(0, 2e9), age_s=st.none() | st.floats(0, 1e5)
+        r.ProcessFound,
+        pid=pids,
+        started_at=st.none() | st.floats(0, 2e9),
+        age_s=st.none() | st.floats(0, 1e5),
     ),
     st.builds(r.ProcessTree, root=pids, processes=st.lists(samples, max_size=4).map(tuple)),
     st.builds(

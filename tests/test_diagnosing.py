@@ -18,7 +18,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 EXPECTATIONS: dict[str, dict[str, Any]] = json.loads((RECORDINGS / "expectations.json").read_text("utf-8"))
 
 BANNER = "(APIServer pid=7) INFO 11-30 14:06:44 [utils.py:233] vLLM API server version 0.32.0"
-ENGINE = "(EngineCore pid=8) INFO 11-30 14:06:54 [core.py:101] Initializing a V1 LLM engine (v0.32.0) with x"
+ENGINE = "(EngineCore pid=8) INFO 11-30 14:06:54 [c.py:1] Initializing a V1 LLM engine (v0.32) with config: x"
 LOADING = "(Worker pid=9) INFO 11-30 14:07:00 [gpu_worker.py:1] Starting to load model /models/tiny..."
 KV = "(EngineCore pid=8) INFO 11-30 14:07:09 [kv.py:1] GPU KV cache size: 2,097,152 tokens"
 SERVER = "(APIServer pid=7) INFO 11-30 14:07:11 [api.py:1] Starting vLLM server on http://0.0.0.0:8000"

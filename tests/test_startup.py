@@ -125,14 +125,16 @@ async def test_a_probe_that_swallows_its_cancellation_stops_nobody(
             return NOTHING
 
     monkeypatch.setattr("vllm_startup._startup._LEAVE_S", 0.05)
-    with caplog.at_level(logging.WARNING, "vllm_startup"):
-        async with Startup([Stubborn("stubborn"), ready_at(30)], clock=FakeClock()) as startup:
-            report = await startup.wait_until_ready()
-            told = await events_of(startup)
+    try:
+        with caplog.at_level(logging.WARNING, "vllm_startup"):
+            async with Startup([Stubborn("stubborn"), ready_at(30)], clock=FakeClock()) as startup:
+                report = await startup.wait_until_ready()
+                told = await events_of(startup)
+    finally:
+        release.set()
     assert report.ready_s == 30
     assert [(e.event, e.at) for e in told if e.event.startswith("probe")] == [("probe_broken", 5.0)]
     assert "does not end when it is cancelled" in caplog.text
-    release.set()
     await asyncio.sleep(0.01)
     assert tasks_of_ours() == []
 

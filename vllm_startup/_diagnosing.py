@@ -144,7 +144,7 @@ class _Witness:
         line = self.started or self.stopped
         served_at = attempt.told.served_at
         at = attempt.activity.newest.at if served_at is None else served_at
-        return Ground(probe="log", text=line.message[:200] if line else "", at=at)
+        return Ground(probe="log", text=clean(redact(line.message), 200) if line else "", at=at)
 
 
 @cache

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import queue
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from vllm_startup._events import Event
 
@@ -23,6 +26,7 @@ class Hook:
         self._function = function
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._over: Callable[[], object] = lambda: None
         self._failed = False
 
     def put(self, event: Event) -> None:
@@ -32,15 +36,28 @@ class Hook:
             self._thread.start()
         self._queue.put(event)
 
-    def close(self) -> None:
+    async def aclose(self) -> None:
         """Let the hook see what is left, but not for long."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join(_DRAIN_S)
-            if self._thread.is_alive():
-                _log.warning("on_event has not returned; the events that it has not seen are lost to it")
+        if self._thread is None:
+            return
+        loop = asyncio.get_running_loop()
+        seen = asyncio.Event()
+        self._over = partial(loop.call_soon_threadsafe, seen.set)
+        self._queue.put(None)
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                await seen.wait()
+        except TimeoutError:
+            _log.warning("on_event has not returned; the events that it has not seen are lost to it")
 
     def _run(self) -> None:
+        try:
+            self._call()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                self._over()
+
+    def _call(self) -> None:
         while (event := self._queue.get()) is not None:
             try:
                 self._function(event)

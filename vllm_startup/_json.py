@@ -24,7 +24,10 @@ def to_json(value: Any) -> Any:
         return [to_json(item) for item in value]
     if attrs.has(type(value)):
         return {a.name: to_json(getattr(value, a.name)) for a in attrs.fields(type(value))}
-    return value if value is None or isinstance(value, str | int | bool) else str(value)
+    if value is None or isinstance(value, int | bool):
+        return value
+    # Names of processes and files may be no UTF-8; Python then keeps lone surrogates.
+    return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def cause_to_json(cause: Cause) -> dict[str, Any]:

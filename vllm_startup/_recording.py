@@ -7,10 +7,12 @@ an observation; the last one says when the watch ended. Secrets are removed as l
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import attrs
 
@@ -23,6 +25,8 @@ from vllm_startup._redact import redact
 from vllm_startup._timeouts import Timeouts
 from vllm_startup.causes._base import snake_case
 
+S = TypeVar("S", ProcessSample, GpuSample)
+
 RECORDING_SCHEMA = 1
 
 _KINDS: dict[str, type[Reading]] = {
@@ -33,6 +37,15 @@ _KINDS: dict[str, type[Reading]] = {
 _TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early")
 
 
+def _created(path: str | PathLike[str]) -> IO[str]:
+    # O_NONBLOCK: a named pipe that nobody reads is an error at once, not a wait for ever.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.fchmod(descriptor, 0o600)
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+
+
 class RecordingError(ValueError):
     """A file is no recording, or one that this version cannot read."""
 
@@ -41,17 +54,14 @@ class Recorder:
     """Writes observations to a file as they come.
 
     Args:
-        path: The file; one that exists is replaced. It is created readable for its owner only.
+        path: The file; what was in it is lost. It is readable for its owner only.
 
     Raises:
         OSError: The file cannot be created.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None:
-        self._path = Path(path)
-        self._path.unlink(missing_ok=True)
-        self._path.touch(mode=0o600)
-        self._file: IO[str] | None = self._path.open("a", encoding="utf-8", buffering=1)
+        self._file: IO[str] | None = _created(path)
         self.error: OSError | None = None
         self._began_at = 0.0
 
@@ -193,10 +203,15 @@ def _observation(at: float, row: dict[str, Any]) -> Observation | None:
         return None  # a reading of the caller's own: it meant something to rules that are not here
     values = {a.name: row[a.name] for a in attrs.fields(kind) if a.name in row}
     if "processes" in values:
-        values["processes"] = tuple(ProcessSample(**p) for p in values["processes"])
+        values["processes"] = tuple(_sample(ProcessSample, p) for p in values["processes"])
     if "gpus" in values:
-        values["gpus"] = tuple(GpuSample(**g) for g in values["gpus"])
+        values["gpus"] = tuple(_sample(GpuSample, g) for g in values["gpus"])
     return Observation(at=at, probe=row["probe"], reading=kind(**{k: _tuples(v) for k, v in values.items()}))
+
+
+def _sample(kind: type[S], values: dict[str, Any]) -> S:
+    """A sample without what a newer version has added to it."""
+    return kind(**{a.name: values[a.name] for a in attrs.fields(kind) if a.name in values})
 
 
 def _tuples(value: Any) -> Any:

@@ -7,7 +7,6 @@ of them end in `Startup.__aexit__`, also when that is cancelled.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -25,7 +24,15 @@ from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.reporting import Status, report, status
 from vllm_startup._machine.terms import Terms
-from vllm_startup._readings import Observation, ProbeBroken, ProbeRecovered, Reading, Tier, WatchPaused
+from vllm_startup._readings import (
+    Observation,
+    ProbeBroken,
+    ProbeNote,
+    ProbeRecovered,
+    Reading,
+    Tier,
+    WatchPaused,
+)
 from vllm_startup._recording import Recorder
 from vllm_startup._report import Baseline, StartupReport, baseline_values
 from vllm_startup._rules import Rule
@@ -140,13 +147,12 @@ class Startup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop watching. The server is left alone."""
+        stopping = asyncio.create_task(self._stop(), name="vllm_startup:stop")
         try:
-            await self._stop()
-        finally:
-            if self._recorder is not None:
-                self._recorder.end(self._clock.now())
-            if self._hook is not None:
-                self._hook.close()
+            await asyncio.shield(stopping)
+        except asyncio.CancelledError:
+            await asyncio.wait([stopping])  # bounded, and what is open must be closed
+            raise
 
     async def _stop(self) -> None:
         for task in self._tasks:
@@ -156,10 +162,18 @@ class Startup:
             for task in stuck:
                 _log.warning("%s does not end when it is cancelled; it is left behind", task.get_name())
         self._tasks = []
-        for probe in self._probes:
-            with contextlib.suppress(Exception):
-                async with asyncio.timeout(_LEAVE_S):
-                    await probe.aclose()
+        await asyncio.gather(*(self._close(probe) for probe in self._probes))
+        if self._recorder is not None:
+            self._recorder.end(self._clock.now())
+        if self._hook is not None:
+            await self._hook.aclose()
+
+    async def _close(self, probe: Probe) -> None:
+        try:
+            async with asyncio.timeout(_LEAVE_S):
+                await probe.aclose()
+        except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others are closed
+            _log.warning("probe %s was not closed: %r", probe.name, error)
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Let a fault of our own end every wait, instead of the task alone."""
@@ -237,13 +251,12 @@ class Startup:
 
     async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
         """One sample; what goes wrong in it becomes a reading."""
-        loop = asyncio.get_running_loop()
         limit = probe.limit_s
         try:
             async with asyncio.timeout(None) as scope:
                 timer = None
                 if limit is not None:
-                    timer = self._clock.call_at(now + limit, lambda: scope.reschedule(loop.time()))
+                    timer = self._clock.call_at(now + limit, lambda: self._overran(probe, scope))
                 try:
                     seen = tuple(await probe.sample(now))
                 finally:
@@ -251,12 +264,16 @@ class Startup:
                         timer.cancel()
         except StopAsyncIteration:
             raise
-        except TimeoutError:
-            late = scope.expired()
-            return self._broke(probe, f"no answer within {limit:g} s" if late else "TimeoutError")
+        except TimeoutError as error:
+            return () if scope.expired() else self._broke(probe, repr(error))
         except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others go on
             return self._broke(probe, repr(error))
         return self._works(probe, seen)
+
+    def _overran(self, probe: Probe, scope: asyncio.Timeout) -> None:
+        """Cancel a sample; and tell, since a probe may swallow the cancellation."""
+        self._feed(probe.name, self._broke(probe, f"no answer within {probe.limit_s:g} s"))
+        scope.reschedule(asyncio.get_running_loop().time())
 
     def _broke(self, probe: Probe, error: str) -> tuple[Reading, ...]:
         _log.debug("probe %s: %s", probe.name, error)
@@ -305,14 +322,23 @@ class Startup:
 
     def _take(self, machine: StartupMachine, observation: Observation) -> None:
         hurried = machine.hurry
-        if self._recorder is not None:
-            self._recorder.write(observation)
+        self._record(machine, observation)
         self._tell(machine.feed(observation))
         deadline = machine.next_deadline
         if machine.outcome is not None or (machine.hurry and not hurried):
             _wake(self._resting_probes)
         if machine.outcome is not None or (deadline is not None and deadline < self._next_tick):
             _wake(self._resting_time)
+
+    def _record(self, machine: StartupMachine, observation: Observation) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorder.write(observation)
+        if recorder.error is not None:
+            self._recorder = None
+            note = ProbeNote(code="recording_failed", text=f"nothing more is recorded: {recorder.error}")
+            self._tell(machine.feed(Observation(at=observation.at, probe="recording", reading=note)))
 
     def _awake(self) -> float:
         """The current time, after telling the machine if the watcher itself had not run for a while."""

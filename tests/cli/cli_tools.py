@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 
 BANNER = "(APIServer pid=7) INFO 11-30 14:06:44 [utils.py:233] vLLM API server version 0.32.0"
-ENGINE = "(EngineCore pid=8) INFO 11-30 14:06:54 [core.py:101] Initializing a V1 LLM engine (v0.32.0) with x"
+ENGINE = "(EngineCore pid=8) INFO 11-30 14:06:54 [c.py:1] Initializing a V1 LLM engine (v0.32) with config: x"
 LOADING = "(Worker pid=9) INFO 11-30 14:07:00 [gpu_worker.py:1] Starting to load model /models/tiny..."
 STARTED = "(APIServer pid=7) INFO:     Application startup complete."
 UP = [BANNER, ENGINE, LOADING, STARTED]

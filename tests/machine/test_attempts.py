@@ -79,7 +79,11 @@ def test_a_crash_in_history_without_a_process_to_bind_to_does_not_end_the_wait()
 
 
 def test_a_new_banner_begins_a_new_attempt() -> None:
-    rows: list[Seen] = [(0, opened()), (0, log(*crashed(5), history=True)), (0, log(api(BANNER), history=True))]
+    rows: list[Seen] = [
+        (0, opened()),
+        (0, log(*crashed(5), history=True)),
+        (0, log(api(BANNER), history=True)),
+    ]
     assert outcomes(watch(rows)) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
 
 

@@ -118,7 +118,14 @@ def test_a_worker_killed_before_the_aftermath_is_the_cause() -> None:
         *START,
         (8, log(worker(LOAD))),
         (9, died(30, "VLLM::Worker", signal=9)),
-        (9.1, log(*failing("Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."))),
+        (
+            9.1,
+            log(
+                *failing(
+                    "Exception: WorkerProc initialization failed due to an exception in a background process. See stack trace for root cause."
+                )
+            ),
+        ),
         (11, log(*aftermath())),
         (12, died(code=1)),
         (12, tree()),
@@ -161,7 +168,10 @@ def test_a_cause_is_told_at_once_when_wrapper_and_exception_are_there() -> None:
 
 def test_an_exception_alone_is_no_cause_while_everything_lives() -> None:
     """vLLM retries some errors; the level ERROR alone decides nothing."""
-    rows: list[Seen] = [*START, (9, log(engine("Error retrieving safetensors: timed out, retrying 1 of 2", "ERROR")))]
+    rows: list[Seen] = [
+        *START,
+        (9, log(engine("Error retrieving safetensors: timed out, retrying 1 of 2", "ERROR"))),
+    ]
     assert watch(rows, until_s=500).told("cause_found") == []
 
 
@@ -253,7 +263,13 @@ def test_the_cause_stands_in_the_status_before_the_wait_is_over() -> None:
 
 
 def test_a_failed_start_keeps_the_last_phase_that_it_reached() -> None:
-    rows: list[Seen] = [*START, (1, log(api(BANNER))), (2, log(engine(INIT))), (9, died(signal=9)), (9, tree())]
+    rows: list[Seen] = [
+        *START,
+        (1, log(api(BANNER))),
+        (2, log(engine(INIT))),
+        (9, died(signal=9)),
+        (9, tree()),
+    ]
     run = watch(rows, until_s=60)
     assert run.report.phase == "initializing"
     assert run.report.phases[-1].ended_s is not None

@@ -102,7 +102,12 @@ def test_a_line_without_a_prefix_belongs_to_the_only_engine() -> None:
 
 
 def test_capture_lines_are_judged_by_their_own_engines_kv_size() -> None:
-    rows: list[Seen] = [(0, found()), (1, log(dp0(INIT), dp1(INIT))), (2, log(dp0(KV))), (3, log(dp1(CAPTURED)))]
+    rows: list[Seen] = [
+        (0, found()),
+        (1, log(dp0(INIT), dp1(INIT))),
+        (2, log(dp0(KV))),
+        (3, log(dp1(CAPTURED))),
+    ]
     assert watch(rows).phases["compiling"] == 3.0
 
 

@@ -67,7 +67,15 @@ def test_strong_evidence_moves_at_once(line: str, phase: str) -> None:
 
 
 def test_a_whole_start_passes_all_phases_in_their_order() -> None:
-    lines = [api(BANNER), engine(INIT), engine(LOAD), engine(COMPILE), engine(KV), engine(CAPTURED), api(ROUTES)]
+    lines = [
+        api(BANNER),
+        engine(INIT),
+        engine(LOAD),
+        engine(COMPILE),
+        engine(KV),
+        engine(CAPTURED),
+        api(ROUTES),
+    ]
     rows: list[Seen] = [(0, found()), *((float(i), log(line)) for i, line in enumerate(lines, 1))]
     run = watch([*rows, (9, answered())])
     assert run.phases == {
@@ -203,9 +211,7 @@ def test_a_port_that_stops_listening_is_no_evidence_any_more() -> None:
 
 
 def test_sure_signs_are_taken_at_once_when_a_later_phase_is_proven() -> None:
-    run = watch(
-        [(0, found()), (1, log(api(BANNER))), (5, tree(server(), core())), (5.5, log(engine(LOAD)))]
-    )
+    run = watch([(0, found()), (1, log(api(BANNER))), (5, tree(server(), core())), (5.5, log(engine(LOAD)))])
     assert run.phases == {"launching": 0.0, "configuring": 1.0, "initializing": 5.0, "loading_weights": 5.5}
 
 
@@ -236,7 +242,10 @@ def test_evidence_that_confirms_a_weak_move_disputes_nothing() -> None:
 
 @pytest.mark.parametrize(
     "line",
-    [engine(CAPTURED), engine("Capturing CUDA graphs (decode, FULL):  50%|█████     | 1/2 [00:00<00:00,  1.0it/s]")],
+    [
+        engine(CAPTURED),
+        engine("Capturing CUDA graphs (decode, FULL):  50%|█████     | 1/2 [00:00<00:00,  1.0it/s]"),
+    ],
     ids=["finished", "bar"],
 )
 def test_capture_before_the_kv_size_is_compiling(line: str) -> None:

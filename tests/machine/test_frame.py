@@ -121,7 +121,10 @@ def test_the_summary_is_one_sentence() -> None:
     bar = "Loading safetensors checkpoint shards:  61% Completed | 41/67 [00:10<00:05,  4.10it/s]"
     rows: list[Seen] = [(0, found()), (0, tree(server())), (1, log(engine(LOAD))), (10, log(bar))]
     run = watch(rows, until_s=14)
-    assert status(run.machine, 14).summary == "loading weights, checkpoint shards 41 of 67, last progress 4 s ago"
+    assert (
+        status(run.machine, 14).summary
+        == "loading weights, checkpoint shards 41 of 67, last progress 4 s ago"
+    )
 
 
 def test_the_summary_names_who_is_waited_for() -> None:

@@ -156,7 +156,9 @@ def test_progress_of_any_kind_holds_a_stall_off(sign: probes.Reading) -> None:
 @pytest.mark.parametrize(
     "noise",
     [
-        pytest.param(log(engine("Waiting for 1 local, 0 remote core engine proc(s) to start.")), id="heartbeat"),
+        pytest.param(
+            log(engine("Waiting for 1 local, 0 remote core engine proc(s) to start.")), id="heartbeat"
+        ),
         pytest.param(gpu(520), id="a breath of GPU memory"),
         pytest.param(tree(server(rss=20 * MIB)), id="a breath of host memory"),
         pytest.param(tree(server(read=1000)), id="a few bytes"),
@@ -177,7 +179,12 @@ def test_a_heartbeat_that_is_told_for_ever_holds_no_stall_off() -> None:
 
 def test_a_bar_that_redraws_the_same_counter_is_no_progress() -> None:
     bar = "Loading safetensors checkpoint shards:  61% Completed | 41/67 [00:10<00:05,  4.10it/s]"
-    rows: list[Seen] = [*QUIET, (1, log(engine(LOAD))), (2, log(bar)), *((float(i), log(bar)) for i in range(3, 900))]
+    rows: list[Seen] = [
+        *QUIET,
+        (1, log(engine(LOAD))),
+        (2, log(bar)),
+        *((float(i), log(bar)) for i in range(3, 900)),
+    ]
     assert ended(rows)[0] == 602.0
 
 
@@ -228,7 +235,12 @@ def test_nccl_that_spins_while_ranks_join_is_no_work() -> None:
 
 
 def test_cpu_time_counts_again_after_the_first_sign_of_loading() -> None:
-    rows: list[Seen] = [*QUIET, (1, tree(server(), core(), rank())), (5, log(worker(DIST))), (100, log(worker(LOAD)))]
+    rows: list[Seen] = [
+        *QUIET,
+        (1, tree(server(), core(), rank())),
+        (5, log(worker(DIST))),
+        (100, log(worker(LOAD))),
+    ]
     rows += [(float(i), tree(server(), core(), rank(cpu_s=float(i)))) for i in range(101, 1500, 2)]
     assert watch(rows).report.outcome == "unfinished"
 
@@ -352,7 +364,11 @@ def test_the_stall_says_what_moved_last() -> None:
 
 @pytest.mark.parametrize(
     ("timeouts", "without"),
-    [(Timeouts(100, stall=None), 100.0), (Timeouts(launching=100, stall=None), 100.0), (Timeouts(stall=100), 100.0)],
+    [
+        (Timeouts(100, stall=None), 100.0),
+        (Timeouts(launching=100, stall=None), 100.0),
+        (Timeouts(stall=100), 100.0),
+    ],
     ids=["total", "phase", "stall"],
 )
 def test_a_time_in_which_nobody_watched_counts_for_no_limit(timeouts: Timeouts, without: float) -> None:

@@ -67,7 +67,12 @@ def test_a_rise_waits_for_all_ranks_before_it_is_a_plateau() -> None:
 
 
 def test_a_plateau_while_the_workers_compute_is_compiling_and_is_dated_back() -> None:
-    rows = [*start(), (20, gpu(40_000, 40_000)), (40, gpu(WEIGHTS, WEIGHTS)), *plateau(41, 110, WEIGHTS, WEIGHTS)]
+    rows = [
+        *start(),
+        (20, gpu(40_000, 40_000)),
+        (40, gpu(WEIGHTS, WEIGHTS)),
+        *plateau(41, 110, WEIGHTS, WEIGHTS),
+    ]
     run = watch(rows)
     assert run.phases["compiling"] == 40.0
     told = next(e for e in run.told("phase_entered") if e.phase == "compiling")
@@ -142,7 +147,9 @@ def test_memory_far_from_an_earlier_footprint_is_not_called_near() -> None:
 
 def test_the_report_holds_baseline_peak_and_use_of_each_gpu() -> None:
     run = watch([*start(), (20, gpu(9000, 8000)), (21, gpu(7000, 7000))])
-    assert [(g.index, g.baseline_bytes // MIB, g.peak_bytes // MIB, g.used_bytes // MIB) for g in run.report.gpus] == [
+    assert [
+        (g.index, g.baseline_bytes // MIB, g.peak_bytes // MIB, g.used_bytes // MIB) for g in run.report.gpus
+    ] == [
         (0, 500, 9000, 7000),
         (1, 500, 8000, 7000),
     ]
@@ -170,7 +177,12 @@ def test_memory_that_falls_while_the_engines_live_is_no_death() -> None:
 
 
 def test_memory_that_falls_on_some_devices_only_is_no_death() -> None:
-    rows: list[Seen] = [(0, found()), (0, gpu(500, 500)), (20, gpu(WEIGHTS, WEIGHTS)), (60, gpu(510, WEIGHTS))]
+    rows: list[Seen] = [
+        (0, found()),
+        (0, gpu(500, 500)),
+        (20, gpu(WEIGHTS, WEIGHTS)),
+        (60, gpu(510, WEIGHTS)),
+    ]
     assert watch(rows, until_s=80).told("cause_found") == []
 
 
@@ -203,12 +215,22 @@ def test_gpus_that_cannot_be_seen_change_nothing() -> None:
 
 
 def test_host_memory_is_not_asked_where_gpus_are_seen() -> None:
-    rows: list[Seen] = [(0, found()), (0, gpu(500)), (1, tree(server(), core())), (9, tree(server(), core(rss=4 * GIB)))]
+    rows: list[Seen] = [
+        (0, found()),
+        (0, gpu(500)),
+        (1, tree(server(), core())),
+        (9, tree(server(), core(rss=4 * GIB))),
+    ]
     assert watch(rows, until_s=60).report.phase == "initializing"
 
 
 def test_a_marker_beats_a_plateau_and_keeps_its_own_time() -> None:
-    rows: list[Seen] = [*start(), (10, log(engine(INIT))), (20, gpu(WEIGHTS, WEIGHTS)), (24, log(engine(COMPILE)))]
+    rows: list[Seen] = [
+        *start(),
+        (10, log(engine(INIT))),
+        (20, gpu(WEIGHTS, WEIGHTS)),
+        (24, log(engine(COMPILE))),
+    ]
     run = watch(rows)
     assert run.phases["loading_weights"] == 20.0
     assert run.phases["compiling"] == 24.0

@@ -27,7 +27,11 @@ many = settings(max_examples=100, deadline=None)
 
 
 def run(
-    observations: list[Observation], terms: Terms, *, ticks: tuple[float, ...] = (), end_at: float | None = None
+    observations: list[Observation],
+    terms: Terms,
+    *,
+    ticks: tuple[float, ...] = (),
+    end_at: float | None = None,
 ) -> tuple[StartupMachine, list[Event]]:
     """A machine that saw it all, with further ticks in between."""
     machine = StartupMachine(terms, wall=NOON)
@@ -135,7 +139,9 @@ def test_any_run_replays_to_the_same_report(
 
 
 @many
-@given(lines=st.lists(texts, max_size=30), cuts=st.lists(st.integers(0, 30), max_size=5), history=st.booleans())
+@given(
+    lines=st.lists(texts, max_size=30), cuts=st.lists(st.integers(0, 30), max_size=5), history=st.booleans()
+)
 def test_lines_mean_the_same_whole_and_in_pieces(lines: list[str], cuts: list[int], history: bool) -> None:
     borders = sorted({0, len(lines), *(cut for cut in cuts if cut < len(lines))})
     pieces = [tuple(lines[a:b]) for a, b in zip(borders, borders[1:], strict=False)]

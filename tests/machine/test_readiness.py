@@ -53,7 +53,6 @@ def test_only_the_chosen_tier_ends_the_wait(until: Tier, tier: Tier, outcome: st
     assert watch([*START, (30, answered(tier=tier))], until=until).report.outcome == outcome
 
 
-
 def test_each_tier_has_its_own_time() -> None:
     rows: list[Seen] = [
         *START,
@@ -142,7 +141,12 @@ def test_a_foreign_server_is_the_cause_only_when_a_limit_ends_the_wait() -> None
 
 
 def test_a_port_that_changes_hands_to_the_server_counts() -> None:
-    rows: list[Seen] = [*START, (5, answered(owner="foreign", pid=77)), (30, listening("tree")), (31, answered())]
+    rows: list[Seen] = [
+        *START,
+        (5, answered(owner="foreign", pid=77)),
+        (30, listening("tree")),
+        (31, answered()),
+    ]
     assert watch(rows).report.outcome == "ready"
 
 

@@ -83,7 +83,9 @@ def observations(raw: Raw) -> list[Observation]:
         *((at, "tree", reading) for at, reading in _tree(raw)),
         *((at, "health", reading) for at, reading in _health(raw)),
     ]
-    return [Observation(at=at, probe=probe, reading=reading) for at, probe, reading in sorted(seen, key=_when)]
+    return [
+        Observation(at=at, probe=probe, reading=reading) for at, probe, reading in sorted(seen, key=_when)
+    ]
 
 
 def _when(row: tuple[float, str, Reading]) -> float:
@@ -142,7 +144,13 @@ def _tree(raw: Raw) -> Iterator[tuple[float, Reading]]:
 
 def _sample(pid: int, ppid: int, name: str, cpu_s: float, rss_mib: float, status: str) -> ProcessSample:
     return ProcessSample(
-        pid=pid, ppid=ppid, started_at=0.0, name=name, cpu_s=cpu_s, rss_bytes=int(rss_mib) << 20, status=status
+        pid=pid,
+        ppid=ppid,
+        started_at=0.0,
+        name=name,
+        cpu_s=cpu_s,
+        rss_bytes=int(rss_mib) << 20,
+        status=status,
     )
 
 

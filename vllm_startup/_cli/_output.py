@@ -100,9 +100,9 @@ def end_screen(report: StartupReport, width: int = _WIDTH, *, warnings: bool = T
         width: How many columns there are.
         warnings: Whether to repeat them; a watch has told them already.
     """
-    lines = [_headline(report)]
+    lines = _wrapped(_headline(report), width, "", "  ")
     if facts := _facts(report):
-        lines += textwrap.wrap(facts, width, initial_indent="  ", subsequent_indent="  ")
+        lines += _wrapped(facts, width, "  ")
     if report.cause is not None:
         lines += _cause(report.cause, width)
     if len(report.attempts) > 1:
@@ -119,7 +119,8 @@ def end_screen(report: StartupReport, width: int = _WIDTH, *, warnings: bool = T
 
 def _headline(report: StartupReport) -> str:
     if report.outcome == "ready":
-        return f"ready after {report.ready_s or report.elapsed_s:.1f} s"
+        took = report.elapsed_s if report.ready_s is None else report.ready_s
+        return f"ready after {took:.1f} s"
     words = {"timed_out": "timed out", "unfinished": "neither ready nor failed"}
     told = words.get(report.outcome, report.outcome)
     kind = f": {report.cause.kind}" if report.cause and report.cause.kind != report.outcome else ""
@@ -165,7 +166,7 @@ def _attempts(attempts: tuple[AttemptReport, ...], width: int) -> Iterator[str]:
     shown = attempts[-_MOST_ATTEMPTS:]
     hidden = len(attempts) - len(shown)
     older = f"; {hidden} older ones are left out" if hidden else ""
-    yield f"  {len(attempts)} attempts, the newest last{older}:"
+    yield from _wrapped(f"{len(attempts)} attempts, the newest last{older}:", width, "  ")
     for number, attempt in enumerate(shown, start=hidden + 1):
         why = f": {attempt.cause.kind}" if attempt.cause is not None else ""
         text = f"{number:>5}  {attempt.outcome} in {attempt.phase} after {attempt.duration_s:.1f} s{why}"

@@ -140,10 +140,11 @@ class LiveProgress:
         from rich.live import Live
 
         self._console = console
-        self._live: Live | None = Live(
+        live = Live(
             console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
         )
-        self._live.start()
+        live.start()
+        self._live: Live | None = live
 
     def begin(self, what: str) -> None:
         """Nothing: the live line says it."""

@@ -81,11 +81,11 @@ def _told(path: str) -> Iterator[tuple[Event, float | None]]:
     with Path(path).open(encoding="utf-8", errors="replace") as file:
         rows = _recording._rows(file)
         machine = _recording._machine(next(rows)[1], {})
-        at = 0.0
+        at, wall = 0.0, machine.wall
         for _, row in rows:
             at = float(row["at"])
-            seen = None if row.get("end") else _recording._observation(at, row)
             wall = None if machine.wall is None else machine.wall + at
+            seen = None if row.get("end") else _recording._observation(at, row)
             for event in machine.tick(at) if seen is None else machine.feed(seen):
                 yield event, wall
         for event in machine.finish(at, ended=False):

@@ -131,6 +131,7 @@ class Bringup:
         if reading.history:
             self._held = []  # what an attempt of the past did is no news
             self.chronicle.hear(reading.lines, lambda line: self._history.when(line, at), history=True)
+            self.attempt.signs.spoke_at = at  # more may follow: nothing weak is taken before it has
             held, self._held = self._held, None
             for event in held:
                 self._emit(event)

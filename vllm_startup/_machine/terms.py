@@ -59,7 +59,7 @@ class Terms:
     restarts: int = attrs.field(default=0, validator=_count)
     exit_grace: float = attrs.field(default=10.0, validator=_seconds)
     raise_early: bool = False
-    rules: tuple[Rule, ...] = attrs.field(default=(), converter=tuple, validator=_rules)
+    rules: tuple[Rule, ...] = attrs.field(default=(), validator=_rules)
     earlier: Earlier | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.instance_of(Earlier))
     )
