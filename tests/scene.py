@@ -1,4 +1,5 @@
 """Short words for what a watch sees, and a machine that sees it."""
+# ruff: noqa: E501 - log lines as they are printed
 
 from __future__ import annotations
 

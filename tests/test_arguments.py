@@ -28,6 +28,7 @@ def parsed(line: str, **environ: str) -> ServerArguments:
         ("vllm serve --port 8150 m", "http://127.0.0.1:8150"),
         ("vllm serve m --port 1 --port 2", "http://127.0.0.1:2"),
         ("vllm serve m --port eight", "http://127.0.0.1:8000"),
+        ("vllm serve m --gpu-memory-utilization lots", "http://127.0.0.1:8000"),
         ("vllm serve m --host 0.0.0.0 --port 80", "http://127.0.0.1:80"),
         ("vllm serve m --host ::", "http://[::1]:8000"),
         ("vllm serve m --host fd00::7", "http://[fd00::7]:8000"),
@@ -100,7 +101,9 @@ def test_the_server_is_found_behind_its_wrappers(line: str) -> None:
         "echo vllm && vllm serve m --port 8150 --chat-template 'unclosed",
     ],
 )
-@pytest.mark.parametrize("shell", [["bash", "-c"], ["/bin/sh", "-ec"], ["env", "A=b", "bash", "-l", "-c"]])
+@pytest.mark.parametrize(
+    "shell", [["bash", "-c"], ["/bin/sh", "-ec"], ["env", "A=b", "bash", "-l", "-o", "pipefail", "-c"]]
+)
 def test_the_server_is_found_in_a_shell_command(shell: list[str], script: str) -> None:
     arguments = parse_command([*shell, script], environ={"GIVEN": "8150"}, cwd="/srv")
 
@@ -115,6 +118,7 @@ def test_the_server_is_found_in_a_shell_command(shell: list[str], script: str) -
         ["bash", "start.sh"],
         ["bash"],
         ["bash", "-c"],
+        ["bash", "--norc"],
         ["bash", "-c", "sleep 100"],
         ["python", "app.py"],
         ["python", "-m"],

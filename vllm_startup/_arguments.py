@@ -22,6 +22,7 @@ _MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_s
 _CLI_MODULES: Final = ("vllm", "vllm.entrypoints.cli.main")
 _SCRIPTS: Final = ("vllm/entrypoints/openai/api_server.py", "vllm/entrypoints/api_server.py")
 _SHELLS: Final = frozenset({"bash", "sh", "dash", "zsh", "ash", "ksh"})
+_SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _MOST_CONFIG_BYTES: Final = 1024 * 1024
 _DEEPEST: Final = 4  # a shell in a shell in a shell
 
@@ -182,11 +183,14 @@ def _shell_script(words: list[str], index: int) -> str | None:
     """The text behind ``bash -c`` and the like."""
     if words[index].rpartition("/")[2] not in _SHELLS:
         return None
-    for option, text in zip(words[index + 1 :], words[index + 2 :], strict=False):
-        if not option.startswith("-"):
+    rest = iter(words[index + 1 :])
+    for option in rest:
+        if option in _SHELL_VALUES:
+            next(rest, None)
+        elif not option.startswith(("-", "+")):
             return None
-        if not option.startswith("--") and option.endswith("c"):
-            return text
+        elif not option.startswith("--") and "c" in option:
+            return next(rest, None)
     return None
 
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
-import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from types import TracebackType
+from typing import Final, Self
 
 import attrs
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._end_tree import GIVE_UP_S, Process, end_tree, living, read_process
 
-T = TypeVar("T")
-
 _GUARDIAN: Final = Path(__file__).with_name("_guardian.py")
 _SPARE_S: Final = 5.0  # what the guardian may take beyond the bounds that it keeps itself
 _LEAVE_S: Final = 2.0  # from the last word of the guardian to its end: some ms
+_POLL_S: Final = 0.1
 _UNKNOWN_STATUS: Final = 255  # what asyncio's child watchers report for a status that nobody can tell
 
 
@@ -48,9 +48,13 @@ class ServerProcess:
         self._guarded = guarded
 
     async def wait(self) -> int:
-        """Wait for its end and return its exit status."""
-        await self._guarded.exited.wait()
-        assert self.returncode is not None
+        """Wait for its end and return its exit status; 255 where nobody is left who knows it."""
+        await self._guarded.told.wait()
+        while self.returncode is None:
+            if not self._guarded.runs():
+                self.returncode = _UNKNOWN_STATUS
+                break
+            await asyncio.sleep(_POLL_S)
         return self.returncode
 
     def send_signal(self, number: int) -> None:
@@ -66,7 +70,7 @@ class Guarded:
 
     def __init__(self) -> None:
         self.process: ServerProcess | None = None
-        self.exited = asyncio.Event()
+        self.told = asyncio.Event()
         self._start = 0
         self._guardian: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
@@ -130,7 +134,7 @@ class Guarded:
             pass  # it is gone, and everything that it could do for us
 
     async def end(self, kill_after: float) -> list[LeftProcess]:
-        """End the whole tree, also when this is cancelled meanwhile; the cancellation follows.
+        """End the whole tree. A cancellation takes effect when that is done.
 
         Args:
             kill_after: Seconds from SIGTERM to SIGKILL.
@@ -138,50 +142,49 @@ class Guarded:
         Returns:
             What could not be ended.
         """
-        return await uninterrupted(self._end(kill_after))
-
-    async def _end(self, kill_after: float) -> list[LeftProcess]:
         self.say(f"end {kill_after:f}")
-        try:
-            async with asyncio.timeout(kill_after + GIVE_UP_S + _SPARE_S):
-                await self._ended.wait()
-        except TimeoutError:
-            pass
-        if self._left is None:
-            self._left = await self._end_unguarded(kill_after)
-        await self._leave()
+        async with Uncancelled() as patience:
+            await patience.wait(self._ended, kill_after + GIVE_UP_S + _SPARE_S)
+            if self._left is None:
+                self._left = await self._end_unguarded(patience, kill_after)
+            await self._leave(patience)
         return self._left
 
     async def release(self) -> None:
         """Leave the server alone for good; the guardian ends and gives it to the system."""
-        await uninterrupted(self._leave())
+        self.say("release")
+        async with Uncancelled() as patience:
+            await self._leave(patience)
 
-    async def _leave(self) -> None:
-        if self._socket is not None:
-            self._close_socket()
-        guardian = self._guardian
-        if guardian is None:
+    async def _leave(self, patience: Uncancelled) -> None:
+        """Let the guardian end, and take its status."""
+        if self._guardian is None:
             return
-        try:
-            async with asyncio.timeout(_LEAVE_S):
-                while guardian.poll() is None:
-                    await asyncio.sleep(0.002)
-        except TimeoutError:
-            guardian.kill()
-            guardian.wait()
+        if self._socket is not None:
+            self._socket.shutdown(socket.SHUT_WR)
+        if not await patience.wait(self._closed, _LEAVE_S):
+            self._guardian.kill()
+        self._close()
+        self._guardian.wait()  # the socket closes in the last microseconds of a process
 
-    async def _end_unguarded(self, kill_after: float) -> list[LeftProcess]:
+    async def _end_unguarded(self, patience: Uncancelled, kill_after: float) -> list[LeftProcess]:
         """Do the guardian's work when it was killed itself: what left the session is not found then."""
-        if self._guardian is not None and self._guardian.poll() is None:
+        if self._guardian is not None:
             self._guardian.kill()
         if self.process is None:
             return []
         runner = BlockingRunner("vllm-startup end")
-        try:
-            left = await runner.run(partial(_end_session, self.process.pid, self._start, kill_after))
-        finally:
-            runner.close()
-        return [LeftProcess(pid=process.pid, name=process.name) for process in left]
+        done = asyncio.Event()
+        ending = runner.submit(partial(_end_session, self.process.pid, self._start, kill_after))
+        ending.add_done_callback(lambda _: done.set())
+        await patience.wait(done, None)
+        runner.close()
+        return [LeftProcess(pid=process.pid, name=process.name) for process in ending.result()]
+
+    def runs(self) -> bool:
+        """Whether the server's main process is there, by a look."""
+        found = read_process(self.process.pid) if self.process is not None else None
+        return found is not None and found.start == self._start and not found.zombie
 
     # --- what the guardian says -----------------------------------------------------------
 
@@ -194,7 +197,7 @@ class Guarded:
         except OSError:
             data = b""
         if not data:
-            self._on_close()
+            self._close()
             return
         *lines, self._text = (self._text + data).split(b"\n")
         for line in lines:
@@ -223,26 +226,80 @@ class Guarded:
 
     def _on_exit(self, returncode: int) -> None:
         assert self.process is not None
-        if self.process.returncode is None:
-            self.process.returncode = returncode
-        self.exited.set()
+        self.process.returncode = returncode
+        self.told.set()
 
-    def _on_close(self) -> None:
-        """The guardian is gone: as it should be, or killed."""
-        self._close_socket()
-        self._answered.set()
-        self._ended.set()
-        if self.process is not None and self.process.returncode is None:
-            asyncio.get_running_loop().create_task(self._poll_exit())
-
-    async def _poll_exit(self) -> None:
-        assert self.process is not None
-        while (found := read_process(self.process.pid)) and found.start == self._start and not found.zombie:
-            await asyncio.sleep(0.1)
-        self._on_exit(_UNKNOWN_STATUS)
-
-    def _close_socket(self) -> None:
+    def _close(self) -> None:
+        """Hear nothing any more; all who wait are woken."""
         if self._socket is not None:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._socket.close()
             self._socket = None
+        for event in (self._answered, self._ended, self._closed, self.told):
+            event.set()
+
+
+class Uncancelled:
+    """Waits that a cancellation does not end: it is raised when the block is left."""
+
+    def __init__(self) -> None:
+        self._cancelled: asyncio.CancelledError | None = None
+
+    async def __aenter__(self) -> Self:
+        """Hold cancellations back."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Raise the one that came."""
+        if self._cancelled is not None and error is None:
+            raise self._cancelled
+
+    async def wait(self, event: asyncio.Event, limit_s: float | None) -> bool:
+        """Wait for an event, for so many seconds at most; return whether it came."""
+        loop = asyncio.get_running_loop()
+        until = None if limit_s is None else loop.time() + limit_s
+        while not event.is_set():
+            try:
+                async with asyncio.timeout_at(until):
+                    await event.wait()
+            except TimeoutError:
+                return event.is_set()
+            except asyncio.CancelledError as error:
+                self._cancelled = error
+        return True
+
+
+def _request(command: Sequence[str], environ: Mapping[str, str], cwd: str | None) -> bytes:
+    """What the guardian is asked: see there."""
+    entries = [f"{name}={value}" for name, value in environ.items()]
+    parts = [cwd or "", str(len(command)), *command, *entries]
+    body = b"\0".join(os.fsencode(part) for part in parts)
+    return len(body).to_bytes(4, "big") + body
+
+
+def _start_error(number: int, place: str, program: str, cwd: str | None) -> OSError:
+    name = cwd if place == "cwd" else program
+    missing = place == "command" and number == errno.ENOENT and "/" not in program
+    text = "not found on PATH" if missing else os.strerror(number)
+    return OSError(number, f"the server cannot be started: {place}: {text}", name)
+
+
+def _end_session(leader: int, start: int, kill_after: float) -> list[Process]:
+    """End what is left of a session: the leader's descendants, and all that never left it."""
+
+    def belongs(process: Process) -> bool:
+        if process.pid == leader:
+            return process.start == start
+        return process.session == leader and process.start >= start
+
+    empty = 0
+
+    def finished(members: list[Process]) -> bool:
+        # A parent may have ended between the looks at its child and at itself: two looks tell.
+        nonlocal empty
+        empty = 0 if members else empty + 1
+        return empty > 1
+
+    return end_tree(lambda: living(belongs), kill_after=kill_after, finished=finished)

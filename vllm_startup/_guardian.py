@@ -307,6 +307,7 @@ def main(arguments: Iterable[str]) -> None:
     control, parent = map(int, arguments)
     os.set_inheritable(control, False)
     _Guardian(control, parent).run()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_startup._clock import Clock
 from vllm_startup._events import Event
@@ -20,10 +20,12 @@ from vllm_startup.probes._protocol import Probe
 if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
 
+    from vllm_startup.probes._stream import Reader
+
 DEFAULT_URL = "http://127.0.0.1:8000"
 """Where ``vllm serve`` listens unless it is told otherwise."""
 
-LogSource = str | os.PathLike[str] | object
+LogSource: TypeAlias = "str | os.PathLike[str] | Reader"
 """A path, or a stream: whatever `vllm_startup.probes.StreamProbe` takes."""
 
 

@@ -165,6 +165,13 @@ async def test_text_for_people_survives_a_poor_locale(tmp_path: Path) -> None:
     assert json.loads(as_json.out)["outcome"] == "unfinished"
 
 
+def test_a_compressed_log_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "vllm.log.gz"
+    path.write_bytes(b"\x1f\x8b\x08\x00")
+
+    assert "zcat FILE | vllm-startup diagnose -" in refused(capsys, "diagnose", str(path))
+
+
 def test_a_closed_standard_input_is_said() -> None:
     for arguments in (["diagnose", "-"], ["wait", "--log", "-"]):
         command = [sys.executable, "-m", "vllm_startup", *arguments]

@@ -8,11 +8,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from cli_tools import BANNER, ENGINE, FAILED, LOADING, UP, free_port, run, words_of
+
+from vllm_startup._cli import main
 
 if TYPE_CHECKING:
     from cli_tools import Serve
@@ -140,6 +143,17 @@ async def test_a_signal_ends_the_wait_in_good_order(
     assert json.loads(record.read_text().splitlines()[-1])["end"] is True
 
 
+def test_a_thread_that_gets_no_signals_can_wait_too(capsys: pytest.CaptureFixture[str]) -> None:
+    statuses: list[int] = []
+    arguments = ["wait", f"http://127.0.0.1:{free_port()}", "--timeout", "0.1"]
+    thread = threading.Thread(target=lambda: statuses.append(main(arguments)))
+    thread.start()
+    thread.join(20)
+
+    assert statuses == [124]
+    assert "timed out in launching" in capsys.readouterr().err
+
+
 # --- streams ------------------------------------------------------------------------------------
 
 
@@ -199,13 +213,16 @@ def test_a_reader_that_is_gone_is_no_error(text: str, status: int) -> None:
 def test_a_full_disk_is_said() -> None:
     report = shell("$VS diagnose --json /dev/null > /dev/full")
     events = shell("$WAIT --timeout 0.3 --events /dev/full")
+    stream = shell("$WAIT --timeout 0.3 --events - > /dev/full")
 
     assert (report.returncode, report.stderr) == (
         70,
         "vllm-startup: <stdout> cannot be written: No space left on device\n",
     )
-    assert events.returncode == 124
-    assert events.stderr.count("warning: --events is not written any more: No space left on device") == 1
+    for found in (events, stream):
+        assert found.returncode == 124
+        assert found.stderr.count("warning: --events is not written any more: ") == 1
+        assert "No space left on device" in found.stderr
 
 
 async def test_control_characters_of_the_log_do_not_reach_the_terminal(serve: Serve) -> None:

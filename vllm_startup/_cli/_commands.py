@@ -11,7 +11,7 @@ import attrs
 
 from vllm_startup._cli import _output
 from vllm_startup._cli._parser import PROGRAM, Parser
-from vllm_startup._cli._status import TABLE, Status, UsageError
+from vllm_startup._cli._status import TABLE, Exit, UsageError
 
 _EXAMPLES: Final = """\
 examples:
@@ -65,13 +65,13 @@ def run(arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS) -> int:
     try:
         status = _run(list(arguments), commands)
     except KeyboardInterrupt:
-        status = Status.INTERRUPTED
+        status = Exit.INTERRUPTED
     except _output.OutputError as error:
         _output.tell(f"{PROGRAM}: {error}")
-        status = Status.FAULT
+        status = Exit.FAULT
     except Exception as error:  # noqa: BLE001 - the contract: a short message and status 70, whatever it is
         _fault(error, debug="--debug" in arguments)
-        status = Status.FAULT
+        status = Exit.FAULT
     return int(status)
 
 
@@ -79,12 +79,12 @@ def _run(arguments: list[str], commands: Sequence[Entry]) -> int:
     try:
         options = _parser(commands).parse_args(arguments)
     except SystemExit as leaving:
-        return leaving.code if isinstance(leaving.code, int) else Status.USAGE
+        return leaving.code if isinstance(leaving.code, int) else Exit.USAGE
     try:
         status: int = options.run(options)
     except UsageError as error:
         _output.tell(f"{PROGRAM} {options.command}: error: {_output.clean(str(error), 2000)}")
-        return Status.USAGE
+        return Exit.USAGE
     return status
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from vllm_startup._cli._output import say
-from vllm_startup._cli._status import Status
+from vllm_startup._cli._status import Exit
 
 DESCRIPTION: Final = "Print the phases of a bring-up and the moves between them, as Mermaid text."
 EPILOG: Final = ""
@@ -21,4 +21,4 @@ def run(options: argparse.Namespace) -> int:
     from vllm_startup._phases import diagram
 
     say(diagram())
-    return Status.READY
+    return Exit.READY

@@ -41,15 +41,16 @@ class EventLines:
         if self._file is None and not self._to_stdout:
             return
         line = json.dumps(event.to_dict(), ensure_ascii=False)
-        if self._file is None:
-            _output.say_json(line)
-            return
         try:
-            self._file.write(f"{line}\n")
-            self._file.flush()
-        except OSError as error:
-            _output.tell(f"warning: --events is not written any more: {error.strerror or error}")
-            self.__exit__(None, None, None)
+            if self._file is None:
+                _output.say_json(line)
+            else:
+                self._file.write(f"{line}\n")
+                self._file.flush()
+        except (OSError, _output.OutputError) as error:
+            _output.tell(f"warning: --events is not written any more: {error}")
+            self._to_stdout = False
+            self._close()
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +58,9 @@ class EventLines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
             try:

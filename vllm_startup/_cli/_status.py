@@ -8,7 +8,7 @@ from typing import Final
 from vllm_startup._events import Outcome
 
 
-class Status(IntEnum):
+class Exit(IntEnum):
     """What a command's exit status says."""
 
     READY = 0
@@ -22,12 +22,12 @@ class Status(IntEnum):
     TERMINATED = 143
 
 
-OF_OUTCOME: Final[dict[Outcome, Status]] = {
-    "ready": Status.READY,
-    "failed": Status.FAILED,
-    "stalled": Status.STALLED,
-    "unfinished": Status.UNFINISHED,
-    "timed_out": Status.TIMED_OUT,
+OF_OUTCOME: Final[dict[Outcome, Exit]] = {
+    "ready": Exit.READY,
+    "failed": Exit.FAILED,
+    "stalled": Exit.STALLED,
+    "unfinished": Exit.UNFINISHED,
+    "timed_out": Exit.TIMED_OUT,
 }
 
 TABLE: Final = """\

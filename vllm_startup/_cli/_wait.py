@@ -15,7 +15,7 @@ from vllm_startup._blocking import BlockingRunner
 from vllm_startup._cli import _output, _parser
 from vllm_startup._cli._events import EventLines
 from vllm_startup._cli._progress import Progress, progress_for
-from vllm_startup._cli._status import OF_OUTCOME, TABLE, Status, UsageError
+from vllm_startup._cli._status import OF_OUTCOME, TABLE, Exit, UsageError
 from vllm_startup._exceptions import StartupError
 from vllm_startup._readings import TIERS
 from vllm_startup._report import StartupReport
@@ -134,12 +134,12 @@ def run(options: argparse.Namespace) -> int:
         try:
             asyncio.run(wait.run())
         except asyncio.CancelledError:
-            pass  # by a signal of ours: told below
+            pass  # by a signal: told below
         finally:
             progress.close()
     found = wait.report
     if found is None:
-        return Status.INTERRUPTED
+        return Exit.INTERRUPTED  # before the watch had begun
     _output.tell(_ending(found, wait.signal))
     if options.json:
         _output.say_json(found.to_json(indent=2))

@@ -95,7 +95,7 @@ class Attempt:
             return
         if sighting.means in (Means.FACT, Means.SHUTDOWN, Means.EXIT):
             return
-        ground = Ground(probe="log", text=line.message[:200], at=at)
+        ground = Ground(probe="log", text=_words(sighting), at=at)
         phase = marker.phase
         if phase in _SERVER_PHASES or sighting.means in (Means.START, Means.SERVED, Means.SERVER_STARTING):
             if line.role not in (Role.ENGINE, Role.WORKER) and phase is not None:
@@ -267,6 +267,13 @@ class Told:
             and cause.confidence != "unknown"
         ):
             self.root_at = at
+
+
+def _words(sighting: Sighting) -> str:
+    """What a line said, for people; a banner is a drawing with the version in it."""
+    if sighting.means is Means.START and "vllm_version" in sighting.facts:
+        return f"banner of vLLM {sighting.facts['vllm_version']}"
+    return sighting.line.message[:200]
 
 
 def _ground(sign: Sign) -> Ground:
