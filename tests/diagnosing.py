@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from vllm_startup._log.lines import LineReader
 from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._log.lines import LineReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

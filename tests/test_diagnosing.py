@@ -287,6 +287,14 @@ def test_an_earlier_attempt_whose_port_was_taken_has_failed() -> None:
     assert [a.outcome for a in found.attempts] == ["failed", "ready"]
 
 
+def test_words_after_an_exit_are_not_the_dead_attempts() -> None:
+    ended = "vllm-1 exited with code 1 (restarting)"
+
+    found = diagnose([BANNER, ENGINE, *FAILED, ended, "INFO:     Application startup complete."])
+
+    assert found.attempts[0].outcome == "failed"
+
+
 def test_an_earlier_attempt_that_was_stopped_was_ready() -> None:
     again = [line.replace("pid=7", "pid=17") for line in [BANNER, ENGINE]]
 

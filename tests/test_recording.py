@@ -155,7 +155,7 @@ def test_a_link_is_followed_not_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["missing/r.jsonl", "."])
 def test_a_place_where_nothing_can_be_written_is_refused(tmp_path: Path, where: str) -> None:
-    with pytest.raises(OSError):  # noqa: PT011 - which one is the operating system's choice
+    with pytest.raises(OSError):
         Recorder(tmp_path / where)
 
 

@@ -120,10 +120,12 @@ class _Witness:
     stopped: Line | None = None
     exit: Line | None = None
 
-    def note(self, line: Line) -> None:
-        """Take a line that may say so."""
+    def note(self, line: Line, *, over: bool) -> None:
+        """Take a line that may say so. After the attempt is over, it may be the next one's."""
         for sighting in sight(line):
             if sighting.means is Means.SERVED:
+                if over:
+                    continue
                 self.requested |= sighting.marker.name == _REQUEST
                 self.started = self.started or line
             elif sighting.means is Means.EXIT:
@@ -185,7 +187,9 @@ class _Reading:
 
     def _note(self) -> None:
         if self._noted is not None:
-            self._witnesses.setdefault(self._machine.attempt.number, _Witness()).note(self._noted)
+            attempt = self._machine.attempt
+            witness = self._witnesses.setdefault(attempt.number, _Witness())
+            witness.note(self._noted, over=attempt.told.over)
             self._noted = None
 
     def conclude(self) -> StartupReport:

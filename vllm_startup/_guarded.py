@@ -98,7 +98,7 @@ class Guarded:
         ours, theirs = socket.socketpair()
         try:
             with theirs:
-                self._guardian = subprocess.Popen(
+                self._guardian = subprocess.Popen(  # noqa: ASYNC220 - asyncio forks in the loop too
                     [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
@@ -142,7 +142,10 @@ class Guarded:
         Returns:
             What could not be ended.
         """
-        self.say(f"end {kill_after:f}")
+        if self.process is not None:
+            self.say(f"end {kill_after:f}")
+        elif self._socket is not None:
+            self._socket.shutdown(socket.SHUT_WR)  # its request may be half sent; this too ends the tree
         async with Uncancelled() as patience:
             await patience.wait(self._ended, kill_after + GIVE_UP_S + _SPARE_S)
             if self._left is None:

@@ -14,6 +14,7 @@ _KEPT_BYTES: Final = 4 * 1024 * 1024
 """The output of a long start is under 1 MB; what is older than this is of no use for a cause."""
 
 _READ_BYTES: Final = 64 * 1024  # a pipe's default size
+_LAST_LOOKS: Final = 20  # when told to stop: a pipe holds up to 1 MiB
 _LEAVE_S: Final = 2.0
 
 
@@ -77,14 +78,14 @@ class OutputTail:
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         poller.register(self._stop, select.POLLIN)
-        stopping = False
-        while True:
-            ready = {fd for fd, _ in poller.poll(0 if stopping else None)}
-            stopping |= self._stop in ready
+        looks = _LAST_LOOKS
+        while looks:
+            ready = {fd for fd, _ in poller.poll(0 if looks < _LAST_LOOKS else None)}
+            looks -= self._stop in ready
             data = os.read(self._fd, _READ_BYTES) if self._fd in ready else b""
             if data:
                 self._keep(data)
-            elif stopping or self._fd in ready:
+            elif ready:
                 break
         with self._lock:
             self._ended = True

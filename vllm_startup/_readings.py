@@ -28,10 +28,15 @@ class LogOpened(Reading):
         source: What is followed, for people: a path, or a stream's name.
         stream: True for a pipe, whose end is told by `LogEnded`; False for a file, which is
             complete when it has stopped growing.
+        modified_at: When the file was last written to before the watch, in seconds since the Unix
+            epoch; None for a stream, or an empty file.
+        tail: The last lines that it held then, which were written at about that time.
     """
 
     source: str
     stream: bool = False
+    modified_at: float | None = None
+    tail: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -54,14 +59,7 @@ class LogLines(Reading):
 
 @attrs.frozen(kw_only=True)
 class LogCaughtUp(Reading):
-    """All that was in the file before the watch began has been read.
-
-    Attributes:
-        modified_at: When it was last written to, in seconds since the Unix epoch; None where
-            unknown. A process that started later has written none of it.
-    """
-
-    modified_at: float | None = None
+    """All that was in the file before the watch began has been read."""
 
 
 @attrs.frozen(kw_only=True)

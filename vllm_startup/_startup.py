@@ -45,6 +45,7 @@ _log = logging.getLogger("vllm_startup")
 _BEAT_S = 1.0  # how often the pump looks whether time went by without it
 _PAUSED_S = 3.0  # a gap longer than this was a suspended machine, a stopped watcher or a blocked loop
 _HURRY_S = 0.05  # cadence of every probe while a death is being judged
+_TOGETHER_S = 0.02
 _LEAVE_S = 2.0  # how long a probe may hang on to its cancellation
 
 
@@ -247,7 +248,7 @@ class Startup:
                 return
             self._feed(probe.name, seen)
             interval = min(probe.interval_s, _HURRY_S) if machine.hurry else probe.interval_s
-            await self._rest(began + interval, self._resting_probes)
+            await self._rest(_together(began + interval), self._resting_probes)
 
     async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
         """One sample; what goes wrong in it becomes a reading."""
@@ -366,6 +367,11 @@ class Startup:
         if wall is None:
             return None
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def _together(at: float) -> float:
+    """A time nearby at which other probes are due too: waking up costs more than most looks."""
+    return round(at / _TOGETHER_S) * _TOGETHER_S
 
 
 def _wake(resting: set[asyncio.Future[None]]) -> None:

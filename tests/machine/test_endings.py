@@ -1,4 +1,5 @@
 """How a start ends: which cause is the first, and when the wait is over."""
+# ruff: noqa: E501 - lines and messages as they are printed
 
 from __future__ import annotations
 

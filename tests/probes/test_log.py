@@ -40,20 +40,32 @@ class Follow:
             self.follower.step()
             seen += self.follower.take()
             if not self.follower.behind:
-                return without_caught_up(seen)
+                return plain(seen)
 
     def lines(self) -> list[str]:
         return [line for reading in self.look() if isinstance(reading, LogLines) for line in reading.lines]
 
 
-def without_caught_up(seen: Iterable[Reading]) -> list[Reading]:
-    """What was read, without the note that the history is over, which holds a time."""
-    return [reading for reading in seen if not isinstance(reading, LogCaughtUp)]
+def plain(seen: Iterable[Reading]) -> list[Reading]:
+    """What was read, without what is told of the history as such."""
+    told = [r for r in seen if not isinstance(r, LogCaughtUp)]
+    return [LogOpened(source=r.source, stream=r.stream) if isinstance(r, LogOpened) else r for r in told]
 
 
-def test_the_end_of_the_history_is_told_once_with_the_time_of_the_last_write(log: Path) -> None:
-    log.write_text("a\n" * 50_000)
+def test_the_opening_tells_when_the_file_was_last_written_to_and_how_it_ended(log: Path) -> None:
+    log.write_text("\n".join(f"line {i}" for i in range(1000)))
     os.utime(log, (1000.0, 2000.0))
+    follower = FileFollower(log)
+    follower.step()
+    (opened, *_) = follower.take()
+    follower.close()
+    assert isinstance(opened, LogOpened)
+    assert opened.modified_at == 2000.0
+    assert opened.tail == tuple(f"line {i}" for i in range(950, 1000))
+
+
+def test_the_end_of_the_history_is_told_once(log: Path) -> None:
+    log.write_text("a\n" * 50_000)
     follower = FileFollower(log)
     seen: list[Reading] = []
     while follower.step() or follower.behind:
@@ -62,7 +74,7 @@ def test_the_end_of_the_history_is_told_once_with_the_time_of_the_last_write(log
         file.write("b\n")
     follower.step()
     seen += follower.take()
-    assert [reading for reading in seen if isinstance(reading, LogCaughtUp)] == [LogCaughtUp(modified_at=2000.0)]
+    assert [reading for reading in seen if isinstance(reading, LogCaughtUp)] == [LogCaughtUp()]
     assert isinstance(seen[-2], LogCaughtUp)
     assert seen[-1] == LogLines(lines=("b",))
     follower.close()
@@ -294,7 +306,7 @@ def test_what_a_cancelled_look_saw_is_not_lost(log: Path, follow: Follow) -> Non
     log.write_text("a\n")
     follow.follower.step()  # in a thread, whose caller has left
     follow.follower.step()
-    assert without_caught_up(follow.follower.take()) == [
+    assert plain(follow.follower.take()) == [
         LogOpened(source=str(log)),
         LogLines(lines=("a",), history=True),
     ]
@@ -309,11 +321,11 @@ async def test_the_probe_follows_its_file_and_leaves_nothing(log: Path) -> None:
     probe = LogFileProbe(log, poll_s=0.01)
     assert isinstance(probe, Probe)
     assert (probe.name, probe.limit_s) == ("log", 10.0)
-    assert without_caught_up(await probe.sample(0.0)) == [
+    assert plain(await probe.sample(0.0)) == [
         LogOpened(source=str(log)),
         LogLines(lines=("a",), history=True),
     ]
-    assert without_caught_up(await probe.sample(0.0)) == []
+    assert plain(await probe.sample(0.0)) == []
     assert probe.interval_s == 0.01
     await probe.aclose()
     assert descriptors() == before
@@ -358,7 +370,7 @@ async def test_a_broken_log_is_tried_again_at_leisure(log: Path) -> None:
 async def test_on_a_remote_file_system_looks_are_made_in_a_thread(log: Path) -> None:
     log.write_text("a\n")
     probe = LogFileProbe(log, local=False)
-    assert [type(reading) for reading in without_caught_up(await probe.sample(0.0))] == [LogOpened, LogLines]
+    assert [type(reading) for reading in plain(await probe.sample(0.0))] == [LogOpened, LogLines]
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "vllm-startup log vllm.log"]
     await probe.aclose()
     await asyncio.to_thread(thread.join, 1.0)

@@ -9,7 +9,7 @@ import signal
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._cli import _output, _parser
@@ -270,7 +270,7 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError(f"--ca {options.ca!r} does not exist; give a file or a folder of CA certificates")
 
 
-def _log(log: str | None) -> object:
+def _log(log: str | None) -> str | IO[bytes] | None:
     if log != "-":
         return log
     if sys.stdin is None:

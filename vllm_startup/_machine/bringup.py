@@ -48,6 +48,7 @@ class Bringup:
         self._work_probes: set[str] = set()
         self._bound: r.ProcessFound | None = None
         self._tree: r.ProcessTree | None = None
+        self._log_modified_at: float | None = None
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
 
@@ -126,6 +127,8 @@ class Bringup:
 
     def _log_opened(self, _at: float, _probe: str, reading: r.LogOpened) -> None:
         self.ending.log_open, self.ending.log_is_stream = True, reading.stream
+        self._history.anchor(reading.tail, reading.modified_at)
+        self._log_modified_at = reading.modified_at
 
     def _log_lines(self, at: float, _probe: str, reading: r.LogLines) -> None:
         if reading.history:
@@ -143,7 +146,7 @@ class Bringup:
         if spoke:
             self.attempt.signs.spoke_at = at
 
-    def _log_caught_up(self, at: float, _probe: str, reading: r.LogCaughtUp) -> None:
+    def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
         """Leave what the log holds to the past if the live process is another one."""
         attempt, bound = self.attempt, self._bound
         told = attempt.told
@@ -152,8 +155,8 @@ class Bringup:
         told.diagnosis.finish()
         failed = told.over or told.diagnosis.verdict(ended=True) is not None
         older = told.last_at is not None and told.last_at < attempt.began_at - _STALE_S
-        if reading.modified_at is not None and bound.started_at is not None:
-            older |= reading.modified_at < bound.started_at - _STALE_S
+        if self._log_modified_at is not None and bound.started_at is not None:
+            older |= self._log_modified_at < bound.started_at - _STALE_S
         others = told.banners and bound.pid not in told.banners.values()
         if older or (failed and others):
             self._held = []

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import attrs
 
-from vllm_startup._log.lines import Line
+from vllm_startup._log.lines import Line, LineReader
 
 _DAY_S = 86_400.0
 _YEAR_S = 366 * _DAY_S  # stamps below are seconds in a year that they do not name
-_ZONE_S = 900.0  # offsets from UTC are multiples of a quarter of an hour
 _SLACK_S = 2.0  # stamps are whole seconds
-_OLDEST_S = 30 * _DAY_S  # no start takes longer; beyond that the year or the zone is another one
+# Bars without stamps are written for minutes after the last stamped line; offsets from UTC are
+# multiples of a quarter of an hour.
+_TRUSTED_S = 900.0
 
 
 @attrs.define(kw_only=True)
 class HistoryClock:
     """Puts a line's own stamp on the clock of the watch.
 
-    vLLM's stamps name neither year nor zone. They are read in the watcher's zone; where that
-    gives a time to come or a very old one, the zones differ, and only what is left within a
-    quarter of an hour is used.
+    vLLM's stamps name neither year nor zone. They are read in the watcher's zone, unless the last
+    of them is far from when the file was last written to: then the writer's zone or clock is
+    another one, and the last stamp is taken for that time.
 
     Attributes:
         called_at: When the watch began, on its own clock.
@@ -30,20 +33,31 @@ class HistoryClock:
     called_at: float
     wall: float | None = None
     utc_offset_s: float = 0.0
+    shift_s: float = 0.0
+
+    def anchor(self, tail: Iterable[str], modified_at: float | None) -> None:
+        """Learn how far the stamps are off, from the last lines of a file and its time."""
+        if self.wall is None or modified_at is None:
+            return
+        reader = LineReader()
+        stamps = [line.stamp_s for text in tail for line in reader.read(text) if line.stamp_s is not None]
+        if stamps:
+            behind = self._lag(stamps[-1], modified_at)
+            self.shift_s = behind if not -_SLACK_S <= behind < _TRUSTED_S else 0.0
 
     def when(self, line: Line, at: float) -> float:
         """The time of a line that was read at ``at``; ``at`` itself where nobody can tell."""
         if line.stamp_s is None or self.wall is None:
             return at
         now = self.wall + (at - self.called_at)
-        if line.stamp_s < _YEAR_S:
-            now = _in_leap_year(now + self.utc_offset_s)
-        lag = now - line.stamp_s
-        if lag < -_DAY_S and line.stamp_s < _YEAR_S:
-            lag += _YEAR_S  # the line is from before New Year
-        if -_SLACK_S <= lag < 0:
-            lag = 0.0
-        return at - (lag if 0 <= lag < _OLDEST_S else lag % _ZONE_S)
+        return at - max(0.0, self._lag(line.stamp_s, now) - self.shift_s)
+
+    def _lag(self, stamp_s: float, now: float) -> float:
+        """How long before ``now``, in seconds since the Unix epoch, a stamp was."""
+        if stamp_s >= _YEAR_S:
+            return now - stamp_s
+        lag = _in_leap_year(now + self.utc_offset_s) - stamp_s
+        return lag + _YEAR_S if lag < -_DAY_S else lag  # the line is from before New Year
 
 
 def _in_leap_year(unix_s: float) -> float:
