@@ -18,7 +18,9 @@ import sys
 import time
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-STARTED = "(APIServer pid=1) INFO 11-30 14:28:41 [api_utils.py:347]   █▄█▀ █     █     █     █  version 0.32.0\n"
+STARTED = (
+    "(APIServer pid=1) INFO 11-30 14:28:41 [api_utils.py:347]   █▄█▀ █     █     █     █  version 0.32.0\n"
+)
 ROOT = """\
 (EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510] EngineCore failed to start.
 (EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510] Traceback (most recent call last):

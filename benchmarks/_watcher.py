@@ -36,9 +36,7 @@ def many(options: argparse.Namespace) -> None:
     print(json.dumps(asyncio.run(watch_many(begin, options.host, ports, options.quiet))))
 
 
-async def watch_many(
-    begin: Callable[[], WaitFor], host: str, ports: Sequence[int], quiet_s: float
-) -> Json:
+async def watch_many(begin: Callable[[], WaitFor], host: str, ports: Sequence[int], quiet_s: float) -> Json:
     """Wait for all at once, and take the time that the quiet part costs."""
     wait = begin()
     noticed: dict[int, float] = {}

@@ -108,7 +108,7 @@ async def test_a_cancelled_caller_leaves_at_once_and_the_late_result_is_dropped(
     assert runner.busy
     release.set()
     async with asyncio.timeout(2):
-        while runner.busy:  # noqa: ASYNC110 - the late end of a call is told to nobody
+        while runner.busy:
             await asyncio.sleep(0.001)
     assert await runner.run(lambda: "next") == "next"
     runner.close()

@@ -381,3 +381,11 @@ def test_memory_does_not_grow_with_the_log() -> None:
     peak(100)
 
     assert peak(20_000) < peak(2_000) + 500_000
+
+
+def test_no_secret_of_a_line_is_in_the_report() -> None:
+    """vLLM prints its arguments, the API key among them, at the first step of a start."""
+    line = "(APIServer pid=7) INFO 11-30 14:06:44 [utils.py:233] non-default args: {'model': '/m', 'api_key': ['sekret']}"
+    text = diagnose([line]).to_json()
+    assert "non-default args" in text
+    assert "sekret" not in text

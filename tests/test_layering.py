@@ -58,12 +58,13 @@ LAYERS: list[set[str]] = [
     {"_report"},
     {"_diagnosis"},
     {"_machine"},
-    {"_diagnosing", "_exceptions", "_guarded", "_guardian", "_hooks", "_recording", "probes"},
+    {"_diagnosing", "_exceptions", "_gpu_release", "_guarded", "_guardian", "_hooks", "_recording", "probes"},
     {"_startup"},
     {"_server", "_wait"},
     {"_launch"},
+    {"_demo"},
     {"testing"},
-    {"_cli", "_demo", "pytest_plugin"},
+    {"_cli", "pytest_plugin"},
 ]
 
 
@@ -82,8 +83,10 @@ def imports(path: Path) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        waiting += node.orelse if typing_only else ast.iter_child_nodes(node)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        else:
+            waiting += ast.iter_child_nodes(node)
     return found
 
 
@@ -155,8 +158,8 @@ def test_probes_know_readings_only() -> None:
         assert used <= allowed, f"{path.name} imports {used - allowed}"
 
 
-def test_one_module_makes_tasks() -> None:
-    """Probes may need tasks of their own, and the command line is a caller like any other."""
+def test_the_pump_alone_makes_tasks_for_a_watch() -> None:
+    """Probes may need tasks of their own; the command line and a launch are callers like any other."""
     makers = {
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
@@ -164,7 +167,8 @@ def test_one_module_makes_tasks() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith(("create_task", "ensure_future", "TaskGroup"))
     }
-    assert {maker for maker in makers if not maker.startswith(("probes/", "_cli/"))} == {"_startup.py"}
+    callers = ("probes/", "_cli/", "_gpu_release.py", "_launch.py", "_server.py")
+    assert {maker for maker in makers if not maker.startswith(callers)} == {"_startup.py"}
 
 
 def test_nobody_prints_outside_the_command_line() -> None:

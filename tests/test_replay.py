@@ -57,12 +57,10 @@ def test_the_phases_of_a_recorded_start_within_a_second(name: str) -> None:
         assert found.get(phase) == pytest.approx(at, abs=1.0), phase
 
 
-@pytest.mark.parametrize("name", EXPECTATIONS)
+@pytest.mark.parametrize("name", [name for name, e in EXPECTATIONS.items() if e["phases"] is not None])
 def test_phases_that_no_line_shows_are_not_made_up(name: str) -> None:
     """What the log leaves out may come from weak evidence: processes, memory, the port."""
     expected = EXPECTATIONS[name]["phases"]
-    if expected is None:
-        pytest.skip("several engines: the header does not say")
     weak = {"launching", "configuring", "initializing", "loading_weights", "starting_server", "ready"}
     # The CPU build of 0.17.1 warms up after it has sized its KV cache; the header has no such phase.
     known = {phase for phase, _ in expected} | ({"warming_up"} if name.startswith("0.17.1") else set())

@@ -33,9 +33,9 @@ def test_a_rule_has_a_name(rule: Rule, name: str) -> None:
 
 
 def test_an_unknown_phase_is_refused() -> None:
-    assert Advance("compiling").phase is Phase.COMPILING  # type: ignore[arg-type]  # the name will do
+    assert Advance("compiling").phase is Phase.COMPILING
     with pytest.raises(ValueError, match="thinking"):
-        Advance("thinking")  # type: ignore[arg-type]  # that is the test
+        Advance("thinking")
 
 
 def test_progress_may_be_uncounted() -> None:

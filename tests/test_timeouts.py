@@ -19,7 +19,7 @@ def test_the_defaults() -> None:
 def test_the_total_is_the_only_positional_one() -> None:
     assert Timeouts(1800).total == 1800
     with pytest.raises(TypeError):
-        Timeouts(1800, 600)  # type: ignore[misc]  # that is the test
+        Timeouts(1800, 600)
 
 
 def test_there_is_one_for_each_phase_but_ready() -> None:
@@ -43,7 +43,7 @@ def test_what_is_no_duration_is_refused_by_name(name: str, value: float) -> None
 
 @pytest.mark.parametrize("value", ["60", True, [1]])
 def test_what_is_no_number_is_refused_by_name(value: Any) -> None:
-    with pytest.raises(TypeError, match="^stall must be a number of seconds or None for no limit"):
+    with pytest.raises(TypeError, match=r"^stall must be a number of seconds or None for no limit"):
         Timeouts(stall=value)
 
 

@@ -22,6 +22,7 @@ from vllm_startup._log.markers import MARKERS, Means, sight
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._log.stamps import StampClock
 from vllm_startup._log.triggers import Triggers
+from vllm_startup._log.wrapping import unwrapped
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
@@ -77,7 +78,7 @@ def diagnose(log: LogText) -> StartupReport:
         ValueError: It is compressed.
     """
     reading = _Reading()
-    for lines in _batches(log):
+    for lines in unwrapped(_batches(log)):
         reading.take(lines)
     return reading.conclude()
 
@@ -252,7 +253,9 @@ def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
     told = attempt.told
     cause = told.diagnosis.verdict(ended=True)
     if told.exit is None:
-        return cause if told.diagnosis.fatal or _is_fixed(attempt, witness, cause) else None
+        if told.diagnosis.fatal or _is_fixed(attempt, witness, cause):
+            return cause
+        return _as_last_words(cause) if told.diagnosis.ends_in_failure else None
     code, signal = told.exit
     if cause is not None and (cause.confidence != "unknown" or signal is None):
         return cause
@@ -263,6 +266,13 @@ def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
     line = witness.exit
     said = Evidence(text=clean(redact(line.message)), process=line.process, line=line.number)
     return attrs.evolve(ended, evidence=(said, *(cause.evidence if cause else ())))
+
+
+def _as_last_words(cause: Cause | None) -> Cause | None:
+    """A cause with which an excerpt ends: nothing says that the start ended, and nothing else followed."""
+    if cause is None or cause.confidence != "certain":
+        return cause
+    return attrs.evolve(cause, confidence="likely")
 
 
 def _is_fixed(attempt: Attempt, witness: _Witness, cause: Cause | None) -> bool:

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from vllm_startup._left_sockets import LeftSockets
+
 KILL_AFTER_S: Final = 8.0
 """From SIGTERM to SIGKILL. A ready vLLM ends in 1 to 5 s; an engine that initialises ignores SIGTERM."""
 
@@ -117,8 +119,9 @@ def end_tree(
     *,
     kill_after: float,
     finished: Callable[[list[Process]], bool],
+    give_up: float = GIVE_UP_S,
     rest: Callable[[float], object] = time.sleep,
-    kill_quickly: Callable[[], object] | None = None,
+    kill_quickly: Callable[[], object] = lambda: None,
 ) -> list[Process]:
     """End processes: SIGTERM, later SIGKILL, also for those that appear meanwhile.
 
@@ -126,37 +129,46 @@ def end_tree(
         find: The living members.
         kill_after: Seconds from SIGTERM to SIGKILL.
         finished: Whether all is over, given what was found.
+        give_up: Seconds from SIGKILL to the end of the attempt.
         rest: Sleep for so many seconds, or less.
         kill_quickly: Kills those that fork faster than they are found.
 
     Returns:
-        What could not be ended.
+        What could not be ended. The socket files of those that ended are removed.
     """
     began = time.monotonic()
     asked: set[tuple[int, int]] = set()
+    sockets = LeftSockets()
     while True:
         looked = time.monotonic()
         members = find()
-        if finished(members):
-            return []
-        now = time.monotonic()
-        over = now - began - kill_after
-        if over >= GIVE_UP_S:
+        over = time.monotonic() - began - kill_after
+        if finished(members) or over >= give_up:
+            sockets.remove()
             return members
+        new = [member for member in members if (member.pid, member.start) not in asked]
+        asked.update((member.pid, member.start) for member in new)
+        sockets.note(member.pid for member in (new if over < 0 else members))
         if over < 0:
-            for member in members:
-                if (member.pid, member.start) not in asked:
-                    asked.add((member.pid, member.start))
-                    # A stopped process does not get SIGTERM before it goes on.
-                    send(member, signal.SIGTERM, signal.SIGCONT)
+            _ask(new)
         else:
-            for member in members:
-                if over >= _TRACKERS_S or not _is_tracker(member):
-                    send(member, signal.SIGKILL)
-            if over >= _TRACKERS_S and kill_quickly is not None:
+            _kill(members, spare_trackers=over < _TRACKERS_S)
+            if over >= _TRACKERS_S:
                 kill_quickly()
-        pause = max(PAUSE_S, (now - looked) / _SCAN_SHARE)
-        rest(min(pause, max(PAUSE_S, -over)) if over < 0 else pause)
+        pause = max(PAUSE_S, (time.monotonic() - looked) / _SCAN_SHARE)
+        rest(min(pause, max(-over, PAUSE_S)) if over < 0 else pause)
+
+
+def _ask(members: list[Process]) -> None:
+    for member in members:
+        # In this order: a stopped process finds the first when it goes on.
+        send(member, signal.SIGTERM, signal.SIGCONT)
+
+
+def _kill(members: list[Process], *, spare_trackers: bool) -> None:
+    for member in members:
+        if not (spare_trackers and _is_tracker(member)):
+            send(member, signal.SIGKILL)
 
 
 def _is_tracker(process: Process) -> bool:

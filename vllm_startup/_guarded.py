@@ -66,9 +66,14 @@ class ServerProcess:
 
 
 class Guarded:
-    """The guardian of one server, to be used from one event loop."""
+    """The guardian of one server, to be used from one event loop.
 
-    def __init__(self) -> None:
+    Args:
+        program: What the guardian runs.
+    """
+
+    def __init__(self, program: Path = _GUARDIAN) -> None:
+        self._program = program
         self.process: ServerProcess | None = None
         self.told = asyncio.Event()
         self._start = 0
@@ -99,7 +104,7 @@ class Guarded:
         try:
             with theirs:
                 self._guardian = subprocess.Popen(  # noqa: ASYNC220 - asyncio forks in the loop too
-                    [sys.executable, "-I", "-S", str(_GUARDIAN), str(theirs.fileno()), str(os.getpid())],
+                    [sys.executable, "-I", "-S", str(self._program), str(theirs.fileno()), str(os.getpid())],
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,

@@ -61,7 +61,7 @@ class Hook:
         while (event := self._queue.get()) is not None:
             try:
                 self._function(event)
-            except Exception:
+            except Exception:  # noqa: BLE001 - the caller's hook may raise anything; the wait goes on
                 if not self._failed:
                     _log.exception(
                         "on_event raised; it is called all the same, and further errors are not logged"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, cast
@@ -16,6 +16,7 @@ from vllm_startup._arguments import parse_command
 from vllm_startup._clock import Clock
 from vllm_startup._end_tree import KILL_AFTER_S
 from vllm_startup._events import Event
+from vllm_startup._gpu_release import GpuRelease
 from vllm_startup._guarded import Guarded, LeftProcess
 from vllm_startup._output import OutputTail
 from vllm_startup._readings import Tier
@@ -28,8 +29,6 @@ from vllm_startup.probes._protocol import Probe
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
-
-_log = logging.getLogger("vllm_startup")
 
 _LOG_MODE: Final = 0o600  # a server's log holds prompts, and in older versions the API key
 
@@ -126,7 +125,10 @@ def launch(
     if not 0 <= kill_after < float("inf"):
         raise ValueError(f"kill_after must be 0 or more seconds, not {kill_after!r}")
     place = None if cwd is None else os.fspath(cwd)
+    gpus = gpus if gpus is None or isinstance(gpus, str) else tuple(gpus)
     found = parse_command(arguments, environ=environ, cwd=place) if url is None else None
+
+    from vllm_startup.probes import GpuProbe
 
     def look(wish: Wish, server: Server, output: LogSource) -> Startup:
         return watch(
@@ -152,7 +154,7 @@ def launch(
         )
 
     return Launch(
-        _Plan(
+        Plan(
             command=arguments,
             environ=environ,
             cwd=place,
@@ -160,12 +162,15 @@ def launch(
             log=None if log is None else Path(log),
             kill_after=float(kill_after),
             look=look,
+            gpus=GpuProbe(gpus=gpus, environ=lambda: environ),
         )
     )
 
 
 @attrs.frozen(kw_only=True)
-class _Plan:
+class Plan:
+    """What a launch does."""
+
     command: tuple[str, ...]
     environ: Mapping[str, str]
     cwd: str | None
@@ -173,25 +178,29 @@ class _Plan:
     log: Path | None
     kill_after: float
     look: Callable[[Wish, Server, LogSource], Startup]
+    gpus: Probe
 
 
 class Launch:
     """What `launch` returns: the life of one server, as an async context manager."""
 
-    def __init__(self, plan: _Plan) -> None:
-        self._plan = plan
-        self._guarded: Guarded | None = None
+    def __init__(self, plan: Plan, guarded: Guarded | None = None) -> None:
+        self.plan = plan
+        self._guarded = guarded or Guarded()
+        self._entered = False
         self._output: OutputTail | None = None
         self._server: Server | None = None
+        self._gpus = GpuRelease(plan.gpus)
         self._detached = False
 
     async def __aenter__(self) -> Server:
         """Start the server."""
-        if self._guarded is not None:
+        if self._entered:
             raise RuntimeError("a launch can be entered once; make another one to start the server again")
-        self._guarded = Guarded()
+        self._entered = True
         try:
-            self._server = await self._start(self._guarded)
+            self._gpus.begin()
+            self._server = await self._start()
         except BaseException as error:
             await self._leave(error)
             raise
@@ -203,52 +212,54 @@ class Launch:
         """End the server, unless it was detached."""
         await self._leave(error)
 
-    async def _start(self, guarded: Guarded) -> Server:
-        plan = self._plan
+    async def _start(self) -> Server:
+        plan = self.plan
         if plan.log is not None:
             output = os.open(plan.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
         else:
             reading, output = os.pipe()
             self._output = OutputTail(reading)
         try:
-            process = await guarded.start(plan.command, environ=plan.environ, cwd=plan.cwd, output=output)
+            process = await self._guarded.start(
+                plan.command, environ=plan.environ, cwd=plan.cwd, output=output
+            )
         finally:
             os.close(output)
 
         def look(wish: Wish) -> Startup:
-            return plan.look(wish, server, plan.log if self._output is None else self._output.follow())
+            return plan.look(wish, server, plan.log or cast("OutputTail", self._output).follow())
 
         server = Server(process=process, url=plan.url, log=plan.log, watch=look, release=self._detach)
         return server
 
     def _detach(self) -> None:
-        assert self._guarded is not None
         self._detached = True
         self._guarded.say("release")
 
     async def _leave(self, error: BaseException | None) -> None:
         """Leave nothing behind, whatever comes in between."""
-        assert self._guarded is not None
         left: list[LeftProcess] = []
-        try:
-            if self._server is not None:
-                await self._server.close()
-        finally:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(self._gpus.aclose)
+            if self._output is not None:
+                stack.callback(self._output.close)
             try:
-                left = await self._end(self._guarded)
+                if self._server is not None:
+                    await self._server.close()
             finally:
-                if self._output is not None:
-                    self._output.close()
+                left = await self._end()
+            if not self._detached and not left:
+                await self._gpus.wait()
         if left and error is None:
             raise TreeEndError(left)
         if left and error is not None:
             error.add_note(_describe(left))
 
-    async def _end(self, guarded: Guarded) -> list[LeftProcess]:
+    async def _end(self) -> list[LeftProcess]:
         if self._detached:
-            await guarded.release()
+            await self._guarded.release()
             return []
-        return await guarded.end(self._plan.kill_after)
+        return await self._guarded.end(self.plan.kill_after)
 
 
 def _checked_command(command: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:

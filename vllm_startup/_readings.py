@@ -41,12 +41,12 @@ class LogOpened(Reading):
 
 @attrs.frozen(kw_only=True)
 class LogLines(Reading):
-    """Lines of the server's output, as they were written, without their newlines.
+    r"""Lines of the server's output, as they were written, without their newlines.
 
     One reading holds what arrived together: an object a line would cost more than reading it.
 
     Attributes:
-        lines: Whole lines, the oldest first. They may hold colours and ``\\r``.
+        lines: Whole lines, the oldest first. They may hold colours and ``\r``.
         partial: The unfinished last line (a progress bar that redraws itself); it is told again
             when it has grown, and is among ``lines`` once it has ended. None without one.
         history: True for what was in the file before the watch began.

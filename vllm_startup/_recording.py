@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -17,6 +17,7 @@ from typing import IO, Any, TypeVar
 import attrs
 
 from vllm_startup import _readings
+from vllm_startup._events import Event
 from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
@@ -109,11 +110,16 @@ class Recorder:
             self.error, self._file = error, None
 
 
-def replay(path: str | PathLike[str], **terms: Any) -> StartupMachine:
+Tell = Callable[[Event, float], object]
+"""Called with an event and when it was told, in seconds since the wait began."""
+
+
+def replay(path: str | PathLike[str], *, tell: Tell | None = None, **terms: Any) -> StartupMachine:
     """Run a recording through a new machine, to its end.
 
     Args:
         path: The recording.
+        tell: Called with every event.
         **terms: What to ask for instead of what the recorded wait asked for; see `Terms`.
 
     Returns:
@@ -124,10 +130,10 @@ def replay(path: str | PathLike[str], **terms: Any) -> StartupMachine:
         RecordingError: It is no recording, is cut off, or comes from a newer version.
     """
     with Path(path).open(encoding="utf-8", errors="replace") as lines:
-        return replay_lines(lines, **terms)
+        return replay_lines(lines, tell=tell, **terms)
 
 
-def replay_lines(lines: Iterable[str], **terms: Any) -> StartupMachine:
+def replay_lines(lines: Iterable[str], *, tell: Tell | None = None, **terms: Any) -> StartupMachine:
     """Run a recording's lines through a new machine, to the recording's end."""
     rows = _rows(lines)
     machine = _machine(next(rows, (0, None))[1], terms)
@@ -143,12 +149,17 @@ def replay_lines(lines: Iterable[str], **terms: Any) -> StartupMachine:
         except (KeyError, TypeError, ValueError) as error:
             raise RecordingError(f"line {number} is no observation: {error!r}") from error
         if observation is not None:
-            machine.feed(observation)
+            _pass_on(machine.feed(observation), at, tell)
     if not ended:
         raise RecordingError("the recording is cut off: its last line, which says when it ended, is missing")
-    machine.tick(at)
-    machine.finish(at, ended=False)
+    _pass_on([*machine.tick(at), *machine.finish(at, ended=False)], at, tell)
     return machine
+
+
+def _pass_on(events: Iterable[Event], at: float, tell: Tell | None) -> None:
+    if tell is not None:
+        for event in events:
+            tell(event, at)
 
 
 def _rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:

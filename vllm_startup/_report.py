@@ -89,7 +89,7 @@ class Dispute:
 
 
 @attrs.frozen(kw_only=True)
-class Warning:  # noqa: A001 - the contract's word; it is not exported at the top level
+class WarningReport:
     """Something that somebody should know. ``code`` is stable, ``text`` is for people."""
 
     code: str
@@ -134,7 +134,7 @@ class StartupReport:
     gpus: tuple[GpuReport, ...]
     facts: dict[str, Any]
     disputed: tuple[Dispute, ...]
-    warnings: tuple[Warning, ...]
+    warnings: tuple[WarningReport, ...]
     versions: dict[str, str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -148,19 +148,20 @@ class StartupReport:
         """The report as JSON text."""
         return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
 
-    def timeline(self) -> str:
-        """The phases as text: one line each, with when it began, how long it took and why."""
-        return "\n".join(_line(span, self) for span in self.phases)
+    def timeline(self, width: int = 100) -> str:
+        """The phases as text: one line each, with when it began, how long it took and why.
 
-
-_WIDTH = 100
+        Args:
+            width: Columns that a line may take; longer ones are cut.
+        """
+        return "\n".join(_line(span, self)[:width].rstrip() for span in self.phases)
 
 
 def _line(span: PhaseReport, report: StartupReport) -> str:
     ended = span.ended_s if span.ended_s is not None else report.elapsed_s
     took = "" if span.phase is Phase.READY else f"{ended - span.started_s:8.1f} s"
     because = "; ".join(f"{b.probe}: {clean(b.text)}" for b in span.because[:1])
-    return f"{span.started_s:8.1f} s  {span.phase:<20}{took:>10}  {because}"[:_WIDTH].rstrip()
+    return f"{span.started_s:8.1f} s  {span.phase:<20}{took:>10}  {because}"
 
 
 Baseline: TypeAlias = "StartupReport | Mapping[str, Any] | str | PathLike[str]"

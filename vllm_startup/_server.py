@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from typing import Final
 
 import attrs
 
+from vllm_startup._arguments import url_of_process
+from vllm_startup._blocking import BlockingRunner
 from vllm_startup._events import Event
 from vllm_startup._guarded import ServerProcess
 from vllm_startup._machine.reporting import Status
@@ -16,6 +19,9 @@ from vllm_startup._readings import Tier
 from vllm_startup._report import StartupReport
 from vllm_startup._startup import Startup
 from vllm_startup._timeouts import Timeouts
+
+_SCRIPT_S: Final = 3.0  # how long a script may take to come to its server: conda's activation takes 2 s
+_LOOK_S: Final = 0.05
 
 
 @attrs.frozen(kw_only=True)
@@ -40,7 +46,7 @@ class Server:
 
     Attributes:
         process: Its main process, with ``returncode``, ``wait()`` and ``send_signal()``.
-        url: Where it will listen, as its own arguments say; None where they do not.
+        url: Where it will listen, as its own arguments say; None while they are not known.
         log: The file that it prints to; None for a pipe.
     """
 
@@ -61,7 +67,6 @@ class Server:
         self._watches: list[_Watch] = []
         self._newest: Startup | None = None
         self._begun = asyncio.Event()
-        self._stack = AsyncExitStack()
         self._closed = False
 
     @property
@@ -98,6 +103,7 @@ class Server:
         """
         if self._closed:
             raise RuntimeError("the launched server has been left: wait inside the async with block")
+        await self._find_url()
         watch = await self._watch(Wish(timeouts=timeouts, until=until, stable_for=stable_for, model=model))
         watch.waiters += 1
         try:
@@ -143,6 +149,20 @@ class Server:
         self._begun.set()
         for watch in list(self._watches):
             await self._drop(watch)
+
+    async def _find_url(self) -> None:
+        """Look at the running tree where the command alone does not tell: a script starts the server."""
+        if self.url is not None:
+            return
+        loop, runner = asyncio.get_running_loop(), BlockingRunner("vllm-startup url")
+        until = loop.time() + _SCRIPT_S
+        try:
+            while self.url is None and self.process.returncode is None and loop.time() < until:
+                self.url = await runner.run(partial(url_of_process, self.pid))
+                if self.url is None:
+                    await asyncio.sleep(_LOOK_S)
+        finally:
+            runner.close()
 
     async def _watch(self, wish: Wish) -> _Watch:
         """The watch that goes on with the same wish, else a new one."""

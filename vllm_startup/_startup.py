@@ -383,7 +383,10 @@ def _wake(resting: set[asyncio.Future[None]]) -> None:
 def _checked(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     if not probes:
         raise ValueError("probes must hold at least one probe; without any there is nothing to watch")
+    for probe in probes:
+        if not all(hasattr(probe, name) for name in ("name", "sample", "aclose")):
+            raise TypeError(f"probes must hold probes (see vllm_startup.Probe), not {probe!r}")
     names = [probe.name for probe in probes]
     if doubles := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"probes must have names of their own; {sorted(doubles)[0]!r} is there twice")
+        raise ValueError(f"probes must have names of their own; {min(doubles)!r} is there twice")
     return tuple(probes)

@@ -16,7 +16,8 @@ def _limit(_timeouts: object, attribute: attrs.Attribute[float | None], value: f
         raise TypeError(f"{attribute.name} must be a number of seconds or None for no limit, not {value!r}")
     if not (math.isfinite(value) and value > 0):
         raise ValueError(
-            f"{attribute.name} must be a positive, finite number of seconds, not {value!r}; use None for no limit"
+            f"{attribute.name} must be a positive, finite number of seconds, not {value!r};"
+            " use None for no limit"
         )
 
 

@@ -58,6 +58,8 @@ def watch(
     """
     if process is not None and pid is not None:
         raise ValueError("give either process= or pid=, not both: a process has its pid")
+    if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int)):
+        raise TypeError(f"pid must be a process id, a whole number, not {pid!r}")
     _refuse_unread_pipes(process, log)
     number = process.pid if process is not None else pid
     address = url if url is not None else _url_of(number)
@@ -184,14 +186,15 @@ def _url_of(pid: int | None) -> str:
 
 
 def _refuse_unread_pipes(process: subprocess.Popen[Any] | AsyncProcess | None, log: object) -> None:
-    if process is None:
+    if process is None or isinstance(log, str | os.PathLike):  # somebody reads the pipe, and writes the file
         return
     for name in ("stdout", "stderr"):
         stream = getattr(process, name, None)
-        if stream is not None and stream is not log and log is None:
+        if stream is not None and stream is not log:
             raise ValueError(
-                f"process has {name}=PIPE: if nobody reads it, the server stops when it is full;"
-                f" pass log=process.{name}, or start the server with {name} going to a file"
+                f"process has {name}=PIPE: if nobody reads it, the server stops when it is full. Pass"
+                f" log=process.{name}, or start the server with its output going to a file, or, if you"
+                " read it yourself, pass pid=process.pid instead"
             )
 
 
@@ -212,6 +215,10 @@ def _log_probes(log: LogSource | None) -> list[Probe]:
         return []
     if isinstance(log, str | os.PathLike):
         return [LogFileProbe(log)]
+    if isinstance(log, int):
+        raise TypeError(
+            f"log must be a path or a stream, not {log!r}; open a descriptor first: open({log!r}, 'rb')"
+        )
     return [StreamProbe(log)]
 
 

@@ -26,6 +26,7 @@ from scene import (
     watch,
 )
 
+from vllm_startup._events import AttemptEnded, AttemptStarted
 from vllm_startup._readings import LogCaughtUp
 
 NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
@@ -38,6 +39,10 @@ def stamped(text: str, clock: str, *, name: str = "APIServer", pid: int = 10, le
 def crashed(pid: int = 5) -> tuple[str, ...]:
     """A start that failed, as text."""
     return (api(BANNER, pid=pid), engine(INIT, pid=pid + 1), *failing(OOM, pid=pid + 1), *aftermath())
+
+
+def attempts_told(run: Run) -> list[AttemptStarted | AttemptEnded]:
+    return [e for e in run.events if isinstance(e, AttemptStarted | AttemptEnded)]
 
 
 def outcomes(run: Run) -> list[tuple[str, str]]:
@@ -240,7 +245,7 @@ def test_facts_of_the_past_stay_with_their_attempt() -> None:
 def test_attempts_are_told_as_they_begin_and_end() -> None:
     rows: list[Seen] = [(0, opened()), (1, log(*crashed(5))), (3, log(api(BANNER, pid=10)))]
     run = watch(rows)
-    assert [(e.event, e.attempt) for e in run.events if e.event.startswith("attempt")] == [
+    assert [(e.event, e.attempt) for e in attempts_told(run)] == [
         ("attempt_started", 1),
         ("attempt_ended", 1),
         ("attempt_started", 2),

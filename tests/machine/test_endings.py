@@ -69,7 +69,7 @@ def ended_at(run: Run) -> float:
     ],
 )
 def test_a_death_of_the_main_process_without_a_word(
-    death: dict[str, int], kind: str, fields: dict[str, Any]
+    death: dict[str, Any], kind: str, fields: dict[str, Any]
 ) -> None:
     run = watch([*START, (9, died(**death)), (9, tree())], until_s=60)
     assert run.report.outcome == "failed"

@@ -93,6 +93,14 @@ def test_a_whole_start_passes_all_phases_in_their_order() -> None:
     assert run.report.ready_s == 9.0
 
 
+def test_launching_is_told_although_the_log_speaks_first() -> None:
+    """Which probe answers first is a matter of luck."""
+    run = watch([(0, opened()), (0.01, log(api(ARCHITECTURE))), (0.02, found(age_s=0.5))])
+    assert list(run.phases) == ["launching", "configuring"]
+    assert run.phases["launching"] == 0.0
+    assert run.phases["configuring"] == pytest.approx(0.49)
+
+
 def test_each_phase_ends_where_the_next_begins() -> None:
     run = watch([(0, found()), (1, log(api(BANNER))), (4, log(engine(LOAD)))])
     assert [(span.started_s, span.ended_s) for span in run.report.phases] == [(0, 1), (1, 4), (4, None)]

@@ -356,7 +356,7 @@ def test_answers_of_5xx_are_the_cause() -> None:
 def test_the_stall_says_what_moved_last() -> None:
     run = watch([*QUIET, (5, log(engine(LOAD)))], until_s=5000)
     assert run.report.last_progress is not None
-    assert (run.report.last_progress.at_s, run.report.last_progress.what) == (5.0, "load_started")
+    assert (run.report.last_progress.at_s, run.report.last_progress.what) == (5.0, LOAD)
 
 
 # --- nobody watched -----------------------------------------------------------------------

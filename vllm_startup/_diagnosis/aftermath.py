@@ -69,8 +69,11 @@ FATAL_HEADLINES: Final = (
     "Worker proc ",
     "Process EngineCore",
     "Process SpawnProcess",
+    "Process ForkProcess",
+    "Process Process-",
     "Process VllmWorker",
     "Process ApiServer",
+    "Process APIServer",
     "Process Worker",
 )
 """What stands before the traceback of an exception that ended its process."""

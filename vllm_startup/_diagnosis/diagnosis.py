@@ -23,14 +23,30 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from vllm_startup._diagnosis import aftermath
+from vllm_startup._diagnosis.aftermath import is_ending
+from vllm_startup._diagnosis.candidates import (
+    KNOWN_BARE,
+    KNOWN_LINE,
+    KNOWN_QUOTED,
+    KNOWN_SPOKEN,
+    KNOWN_WEAK,
+    UNKNOWN_FATAL,
+    UNKNOWN_UNCAUGHT,
+    Candidate,
+    better,
+    ends_process,
+    ends_program,
+    headed,
+    root_of,
+    weigh_known,
+    weigh_unknown,
+)
+from vllm_startup._diagnosis.evidence import clean, with_evidence
+from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
 from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError
 from vllm_startup._log.tracebacks import Tracebacks
-from vllm_startup._diagnosis import aftermath
-from vllm_startup._diagnosis.aftermath import is_ending
-from vllm_startup._diagnosis.evidence import clean, with_evidence
-from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
-from vllm_startup._roles import Role
 from vllm_startup.causes._rules import RANKS, CauseRule
 from vllm_startup.causes._ruleset import RuleSet, built_in
 
@@ -43,59 +59,13 @@ if TYPE_CHECKING:
 UNCLASSIFIED: Final = "unclassified_error"
 SHUTDOWN: Final = "shutdown_requested"
 
-# How strongly something points to a cause; only the order matters.
-_KNOWN_FATAL: Final = 90
-_KNOWN_LINE: Final = 85
-_KNOWN_BARE: Final = 80
-_UNKNOWN_FATAL: Final = 70
-_UNKNOWN_UNCAUGHT: Final = 60
-_KNOWN_LOGGED: Final = 50
-_KNOWN_QUOTED: Final = 45
-_KNOWN_WEAK: Final = 40
-_UNKNOWN_BARE: Final = 30
-_KNOWN_SPOKEN: Final = 20
-_UNKNOWN_LOGGED: Final = 10
-
 # Below this, a better one may still be on its way while the log goes on.
-_SURE: Final = _UNKNOWN_UNCAUGHT
+_SURE: Final = UNKNOWN_UNCAUGHT
 
 # What is decisive stands at a line's beginning; patterns see no more of an endless one.
 _MAX_LINE: Final = 8_000
 
 _QUOTE: Final = "> "  # of a log pasted as a quotation
-
-# Control flow that is often the beginning of a chain and seldom its reason.
-_INCIDENTAL: Final = frozenset(
-    {
-        "KeyError",
-        "IndexError",
-        "AttributeError",
-        "StopIteration",
-        "ImportError",
-        "ModuleNotFoundError",
-        "LookupError",
-    }
-)
-
-
-@attrs.frozen(kw_only=True)
-class _Candidate:
-    """Something that may be the cause."""
-
-    score: int
-    line: int
-    cause: Cause
-    settled: bool = True
-
-    @property
-    def order(self) -> tuple[int, int]:
-        return (self.score, -self.line)
-
-
-def _better(one: _Candidate | None, other: _Candidate | None) -> _Candidate | None:
-    if one is None or other is None:
-        return one or other
-    return other if other.order > one.order else one
 
 
 class Diagnosis:
@@ -112,13 +82,15 @@ class Diagnosis:
         """
         self._rules = built_in() if rules is None else RuleSet(rules)
         self._tracebacks = Tracebacks()
-        self._best: _Candidate | None = None
+        self._best: Candidate | None = None
         self._explanations: dict[str, Cause] = {}
         self._ends = aftermath.Ends()
         self._fatal = False
         self._ready = False
+        self._uncaught: int | None = None  # the line of the last known exception that nobody logged
+        self._mild = 0  # the last line in which vLLM's logger said something harmless
         # What the unfinished streams hold, until a line changes it.
-        self._pending: tuple[_Candidate | None, bool] | None = None
+        self._pending: tuple[Candidate | None, bool] | None = None
 
     # -- text in
 
@@ -147,6 +119,8 @@ class Diagnosis:
         self._take()
         self._ends.saw(line)
         if used == "no":
+            if line.source is not None and line.level in HARMLESS_LEVELS:
+                self._mild = line.number
             self._read_line(line)
         elif used == "message" and is_ending(line):
             self._fatal = True
@@ -168,6 +142,11 @@ class Diagnosis:
     def fatal(self) -> bool:
         """Whether the text says that the start cannot succeed any more."""
         return self._fatal or self._unfinished()[1]
+
+    @property
+    def ends_in_failure(self) -> bool:
+        """Whether the text's last words are an exception that a rule knows and that nobody logged."""
+        return self._uncaught is not None and self._uncaught > self._mild
 
     @property
     def cause(self) -> Cause | None:
@@ -195,9 +174,9 @@ class Diagnosis:
         best = self._candidate()
         if not ended:
             return best.cause if best is not None and best.settled and best.score >= _SURE else None
-        if best is not None and best.score > _KNOWN_SPOKEN:
+        if best is not None and best.score > KNOWN_SPOKEN:
             return best.cause
-        if best is not None and self._failed and (best.score == _KNOWN_SPOKEN or not self._told_by_code):
+        if best is not None and self._failed and (best.score == KNOWN_SPOKEN or not self._told_by_code):
             return best.cause  # it was only logged, but nothing says more
         return self.aftermath
 
@@ -209,31 +188,31 @@ class Diagnosis:
     def _failed(self) -> bool:
         return self.fatal or self._ends.wrapper is not None
 
-    def _candidate(self) -> _Candidate | None:
+    def _candidate(self) -> Candidate | None:
         """The best of what is finished and what is still being read."""
         unfinished, _ = self._unfinished()
-        return self._explained(_better(self._best, unfinished))
+        return self._explained(better(self._best, unfinished))
 
-    def _unfinished(self) -> tuple[_Candidate | None, bool]:
+    def _unfinished(self) -> tuple[Candidate | None, bool]:
         """The best of what is still being read, and whether it ends the program."""
         if self._pending is None:
-            best: _Candidate | None = None
+            best: Candidate | None = None
             chains = self._tracebacks.peek()
             for chain in chains:
                 found = self._judge(chain)
                 if found is not None and found.cause.kind == UNCLASSIFIED:
                     found = attrs.evolve(found, settled=False)  # the next line may hold what a rule knows
-                best = _better(best, found)
-            self._pending = (best, any(_ends_program(chain) for chain in chains))
+                best = better(best, found)
+            self._pending = (best, any(ends_program(chain) for chain in chains))
         return self._pending
 
-    def _explained(self, found: _Candidate | None) -> _Candidate | None:
+    def _explained(self, found: Candidate | None) -> Candidate | None:
         """What an earlier line says of why it happened, where one does."""
         if found is None or found.cause.kind not in self._explanations:
             return found
         reason = self._explanations[found.cause.kind]
         cause = attrs.evolve(reason, evidence=(*reason.evidence, *found.cause.evidence))
-        return attrs.evolve(found, cause=cause, score=max(found.score, _KNOWN_WEAK))
+        return attrs.evolve(found, cause=cause, score=max(found.score, KNOWN_WEAK))
 
     # -- lines
 
@@ -257,11 +236,10 @@ class Diagnosis:
                 self._explanations.setdefault(kind, with_evidence(cause, text, line.process, line.number))
             if harmless or not rule.offered:
                 continue
-            if cause.family == "LaunchArguments":
-                self._fatal = True  # argparse exits at once
+            self._fatal = self._fatal or rule.ends
             self._offer(
-                _Candidate(
-                    score=_KNOWN_WEAK if rule.rank == "weak" else _KNOWN_LINE,
+                Candidate(
+                    score=KNOWN_WEAK if rule.rank == "weak" else KNOWN_LINE,
                     line=line.number,
                     cause=with_evidence(cause, text, line.process, line.number),
                 )
@@ -275,12 +253,12 @@ class Diagnosis:
             cause = with_evidence(known[1], line.message, line.process, line.number)
             if cause.confidence == "certain":
                 cause = attrs.evolve(cause, confidence="likely")
-            self._offer(_Candidate(score=_KNOWN_SPOKEN, line=line.number, cause=cause))
+            self._offer(Candidate(score=KNOWN_SPOKEN, line=line.number, cause=cause))
 
     # -- exceptions
 
     def _note_chain(self, chain: RaisedChain) -> None:
-        if _ends_program(chain):
+        if ends_program(chain) or (ends_process(chain) and not self._ready):
             self._fatal = True
         for error in chain.links:
             if aftermath.is_wrapper(error) and chain.level not in HARMLESS_LEVELS:
@@ -288,12 +266,15 @@ class Diagnosis:
         found = self._judge(chain)
         if found is not None:
             self._offer(found)
+            self._fatal = self._fatal or found.ends
+            if chain.level is None and found.score >= KNOWN_BARE:
+                self._uncaught = found.line
 
-    def _offer(self, found: _Candidate) -> None:
-        self._best = _better(self._best, found)
+    def _offer(self, found: Candidate) -> None:
+        self._best = better(self._best, found)
 
-    def _judge(self, chain: RaisedChain) -> _Candidate | None:
-        if chain.level in HARMLESS_LEVELS or _headed(chain, aftermath.HARMLESS_HEADLINES[:1]):
+    def _judge(self, chain: RaisedChain) -> Candidate | None:
+        if chain.level in HARMLESS_LEVELS or headed(chain, aftermath.HARMLESS_HEADLINES[:1]):
             return None
         known = self._known(chain)
         if known is not None:
@@ -301,14 +282,14 @@ class Diagnosis:
         roots = [e for e in chain.links if not aftermath.is_wrapper(e)]
         if not roots:
             return self._quoted(chain)
-        root = _root(roots)
-        if _headed(chain, aftermath.INSPECTION):
+        root = root_of(roots)
+        if headed(chain, aftermath.INSPECTION):
             return self._inspection(root, chain)
         if root.name in aftermath.SECONDARY_TYPES:
             return None
-        return _Candidate(score=_weigh_unknown(chain), line=root.line, cause=_unclassified(root, chain))
+        return Candidate(score=weigh_unknown(chain), line=root.line, cause=_unclassified(root, chain))
 
-    def _known(self, chain: RaisedChain) -> _Candidate | None:
+    def _known(self, chain: RaisedChain) -> Candidate | None:
         """The link that the most telling rule knows; the first of equals."""
         best: tuple[int, CauseRule, RaisedError, Cause] | None = None
         for error in chain.links:
@@ -326,25 +307,26 @@ class Diagnosis:
         if best is None:
             return None
         _, rule, error, cause = best
-        score = _KNOWN_WEAK if rule.rank == "weak" else _weigh_known(chain)
+        score = KNOWN_WEAK if rule.rank == "weak" else weigh_known(chain)
         if cause.kind == SHUTDOWN:  # what failed before it may be why somebody stopped it
-            score = min(score, _UNKNOWN_FATAL)
-        return _Candidate(
+            score = min(score, UNKNOWN_FATAL)
+        return Candidate(
             score=score,
             line=error.line,
             cause=with_evidence(cause, error.full, chain.process, error.line),
+            ends=rule.ends,
         )
 
-    def _inspection(self, root: RaisedError, chain: RaisedChain) -> _Candidate | None:
+    def _inspection(self, root: RaisedError, chain: RaisedChain) -> Candidate | None:
         """An exception that no rule knows, inside a failed inspection of the model's class."""
         known = self._rules.of_error(RaisedError(type="ValueError", text="failed to be inspected"))
         if known is None:
             return None
         cause = attrs.evolve(known[1], message=f"{known[1].message}: {root.full}")
         cause = with_evidence(cause, root.full, chain.process, root.line)
-        return _Candidate(score=_KNOWN_WEAK + 1, line=root.line, cause=cause)
+        return Candidate(score=KNOWN_WEAK + 1, line=root.line, cause=cause)
 
-    def _quoted(self, chain: RaisedChain) -> _Candidate | None:
+    def _quoted(self, chain: RaisedChain) -> Candidate | None:
         """What a wrapper passes on of another process's exception."""
         for error in chain.links:
             said = aftermath.quoted(error)
@@ -353,49 +335,8 @@ class Diagnosis:
             matched = self._rules.of_error(RaisedError(type="", text=said))
             if matched is not None:
                 cause = with_evidence(matched[1], error.full, chain.process, error.line)
-                return _Candidate(score=_KNOWN_QUOTED, line=error.line, cause=cause)
+                return Candidate(score=KNOWN_QUOTED, line=error.line, cause=cause)
         return None
-
-
-def _headed(chain: RaisedChain, headlines: tuple[str, ...]) -> bool:
-    return chain.headline is not None and any(h in chain.headline for h in headlines)
-
-
-def _weigh_known(chain: RaisedChain) -> int:
-    if _headed(chain, aftermath.FATAL_HEADLINES):
-        return _KNOWN_FATAL
-    if _headed(chain, aftermath.HARMLESS_HEADLINES):
-        return _KNOWN_LOGGED
-    if all(not e.frames for e in chain.links):
-        return _KNOWN_BARE
-    return _KNOWN_FATAL if chain.level is None else _KNOWN_LOGGED
-
-
-def _weigh_unknown(chain: RaisedChain) -> int:
-    if _headed(chain, aftermath.FATAL_HEADLINES):
-        return _UNKNOWN_FATAL
-    if _headed(chain, aftermath.HARMLESS_HEADLINES):
-        return _UNKNOWN_LOGGED
-    if all(not e.frames for e in chain.links):
-        return _UNKNOWN_BARE
-    return _UNKNOWN_UNCAUGHT if chain.level is None else _UNKNOWN_LOGGED
-
-
-def _ends_program(chain: RaisedChain) -> bool:
-    """Whether it is what the interpreter prints when an exception leaves the main program."""
-    last = chain.links[-1]
-    of_main = chain.role in (None, Role.API_SERVER, Role.LAUNCHER)
-    return last.main and last.link != "quoted" and chain.level is None and of_main and bool(last.type)
-
-
-def _root(errors: list[RaisedError]) -> RaisedError:
-    """Of a chain that no rule knows, the link that says most: the first, unless incidental."""
-    for error, following in zip(errors, [*errors[1:], None], strict=True):
-        if following is None or following.link == "quoted":
-            continue
-        if not (error.name in _INCIDENTAL and following.link == "context"):
-            return error
-    return errors[-1]
 
 
 def _filled(cause: Cause, other: Cause) -> Cause:

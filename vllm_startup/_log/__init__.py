@@ -1,1 +1,1 @@
-""""""
+"""What the text of a vLLM log says: lines, markers, tracebacks, times. Pure."""

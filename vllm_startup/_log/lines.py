@@ -89,6 +89,8 @@ class LineReader:
             self._number = number
         if "\x1b" in text:
             text = records.plain(text)
+        if text[-1:] in (" ", "\0"):  # a window's padding; what a file was that was cut while it was open
+            text = text.rstrip(" \0")
         return self._visible(text, number, None, 0)
 
     def _visible(self, text: str, number: int, outer: Stripped | None, depth: int) -> tuple[Line, ...]:

@@ -96,8 +96,7 @@ class Activity:
     def tree(self, at: float, reading: ProcessTree, *, joining: bool) -> None:
         """Note a scan of the process tree.
 
-        Args:
-            joining: Ranks are finding each other; NCCL spins there, so CPU time proves nothing.
+        While ranks are finding each other (``joining``) NCCL spins, and CPU time proves nothing.
         """
         current = {(p.pid, p.started_at): p for p in reading.processes}
         counted = () if joining else tuple(_working(reading))

@@ -7,12 +7,13 @@ from typing import Any
 
 import attrs
 
+from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._events import Because, Event, PhaseEntered, ProgressSeen, TierReached, Warned
 from vllm_startup._log.lines import Line
 from vllm_startup._log.markers import FIRST_WINS, Means, Sighting, is_vllm_record
 from vllm_startup._machine.activity import Activity
-from vllm_startup._machine.course import Course, Ground
-from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._machine.course import Course, Ground, Span
 from vllm_startup._machine.engines import Engine, Engines
 from vllm_startup._machine.readiness import Readiness
 from vllm_startup._machine.signs import Sign, Signs
@@ -80,7 +81,7 @@ class Attempt:
         self.told.lines_looked_at += 1
         if is_vllm_record(line) and line.role not in (Role.ENGINE, Role.WORKER):
             self.told.record_found = True
-            self.signs.record(at, line.message.strip()[:120] or "vLLM's first line")
+            self.signs.record(at, clean(line.message) or "vLLM's first line")
 
     def _sighted(self, sighting: Sighting, at: float) -> None:
         marker, line = sighting.marker, sighting.line
@@ -109,7 +110,7 @@ class Attempt:
     def _moved(self, sighting: Sighting, at: float) -> None:
         marker = sighting.marker
         if marker.progress is None:
-            self.activity.moved(at, marker.name)
+            self.activity.moved(at, _words(sighting))
         elif self.activity.counted(at, marker.progress, sighting.done, sighting.total):
             self._emit_progress(at, marker.progress, sighting.done, sighting.total)
 
@@ -164,12 +165,21 @@ class Attempt:
         pending = self.signs.pending(now, self.course.phase, self.activity)
         return min((max(sign.due, self.signs.quiet_at()) for sign in pending), default=None)
 
+    def launched(self, ground: Ground) -> None:
+        """Take it that the process exists, which may be learned after its log has spoken."""
+        self._tell(self.course.precede(ground) or self.course.enter(Phase.LAUNCHING, self.began_at, ground))
+
     def _enter(self, phase: Phase, at: float, ground: Ground, *, weak: bool) -> None:
-        span = self.course.enter(phase, at, ground, weak=weak)
+        self._tell(self.course.enter(phase, at, ground, weak=weak))
+
+    def _tell(self, span: Span | None) -> None:
         if span is not None:
+            ground = span.because[0]
             because = Because(probe=ground.probe, text=ground.text, at_s=self.elapsed(ground.at))
             elapsed_s = self.elapsed(span.started_at)
-            self._emit(PhaseEntered(at=span.started_at, elapsed_s=elapsed_s, phase=phase, because=because))
+            self._emit(
+                PhaseEntered(at=span.started_at, elapsed_s=elapsed_s, phase=span.phase, because=because)
+            )
 
     def _dispute(self, phase: Phase, ground: Ground) -> None:
         spans = self.course.spans
@@ -273,7 +283,7 @@ def _words(sighting: Sighting) -> str:
     """What a line said, for people; a banner is a drawing with the version in it."""
     if sighting.means is Means.START and "vllm_version" in sighting.facts:
         return f"banner of vLLM {sighting.facts['vllm_version']}"
-    return sighting.line.message[:200]
+    return clean(sighting.line.message)
 
 
 def _ground(sign: Sign) -> Ground:

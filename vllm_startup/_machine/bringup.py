@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from vllm_startup import _readings as r
+from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._events import (
     AttemptEnded,
     AttemptStarted,
@@ -180,8 +181,7 @@ class Bringup:
             self.ending = self.ending.renewed()
         self.attempt.bind(reading.pid, reading.started_at, began_at)
         self.ending.alive.add(reading.pid)
-        ground = Ground(probe=probe, text=f"process {reading.pid} exists", at=at)
-        self.attempt.advance(Phase.LAUNCHING, began_at, ground)
+        self.attempt.launched(Ground(probe=probe, text=f"process {reading.pid} exists", at=at))
 
     def _process_tree(self, at: float, probe: str, reading: r.ProcessTree) -> None:
         attempt = self.attempt
@@ -189,7 +189,7 @@ class Bringup:
         self._tree = reading
         self.ending.alive = {p.pid for p in reading.processes if p.status not in ("zombie", "dead")}
         if self.ending.root_at is None and reading.processes and not attempt.course.spans:
-            attempt.advance(Phase.LAUNCHING, at, Ground(probe=probe, text="the process exists", at=at))
+            attempt.launched(Ground(probe=probe, text="the process exists", at=at))
         known_stopped = set(attempt.activity.suspended)
         attempt.activity.tree(at, reading, joining=attempt.engines.joining)
         for sample in reading.processes:
@@ -261,11 +261,9 @@ class Bringup:
 
     def _probe_broken(self, at: float, probe: str, reading: r.ProbeBroken) -> None:
         if probe not in self.broken:
-            self.broken[probe] = reading.error
-            self.warnings["probe_broken", f"probe {probe}: {reading.error}"] = None
-            self._emit(
-                ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=reading.error)
-            )
+            error = self.broken[probe] = clean(reading.error)
+            self.warnings["probe_broken", f"probe {probe}: {error}"] = None
+            self._emit(ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=error))
 
     def _probe_recovered(self, at: float, probe: str, _reading: r.ProbeRecovered) -> None:
         if probe in self.broken:
@@ -291,7 +289,7 @@ class Bringup:
         except Exception as error:  # noqa: BLE001 - the caller's code may do anything; the wait survives
             self.warn(at, "rule_failed", f"rule {rule.name!r} raised {error!r}")
             return
-        text = subject.message if isinstance(subject, Line) else repr(subject)
+        text = clean(subject.message if isinstance(subject, Line) else repr(subject))
         match finding:
             case None:
                 pass
@@ -299,7 +297,7 @@ class Bringup:
                 text = f"rule {rule.name!r} says ready, which only the server's own answers can"
                 self.warn(at, "rule_failed", text)
             case Advance(phase=phase):
-                self.attempt.advance(phase, at, Ground(probe=f"rule {rule.name}", text=text[:200], at=at))
+                self.attempt.advance(phase, at, Ground(probe=f"rule {rule.name}", text=text, at=at))
             case Progress(what=what, done=done, total=total):
                 self.attempt.count(at, what, done, total)
             case Cause():

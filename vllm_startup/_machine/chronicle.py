@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._log.lines import Line, LineReader
 from vllm_startup._log.markers import MARKERS, Means, Sighting, sight
 from vllm_startup._log.triggers import LineFilter, Triggers
 from vllm_startup._machine.attempt import Attempt
-from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._machine.signals import signal_number
 from vllm_startup._rules import Rule
 
@@ -98,10 +98,10 @@ class Chronicle:
         attempt = self._attempt_of(at)
         if any(s.means is Means.START for s in sightings) and self._starts_anew(attempt, line):
             attempt = self._start_over(at)
-        elif attempt.told.over and line.process is None:
-            self._loose.append((line, at))
-            return
-        elif attempt.told.over and line.level is not None and not _closing(sightings, line):
+        elif attempt.told.over and not _closing(sightings, line):
+            if line.process is None and not _of_a_start(sightings):
+                self._loose.append((line, at))
+                return
             attempt = self._start_over(at)
         if history and attempt.pid is None and not attempt.told.lines:
             attempt.date(min(at, attempt.began_at))
@@ -150,6 +150,11 @@ class Chronicle:
             self._loose.clear()
             return None
         return self._start_over(self._loose[0][1])
+
+
+def _of_a_start(sightings: tuple[Sighting, ...]) -> bool:
+    """Whether a line without a prefix can only come from a start that is under way."""
+    return any(s.phase is not None for s in sightings)
 
 
 def _closing(sightings: tuple[Sighting, ...], line: Line) -> bool:

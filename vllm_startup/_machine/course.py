@@ -64,8 +64,9 @@ class Course:
     def date(self, began_at: float) -> None:
         """Set when the attempt began, which may be learned late."""
         self._began_at = began_at
-        if len(self.spans) == 1 and self.phase is Phase.LAUNCHING:
-            self.spans[0].started_at = began_at
+        for span in self.spans:
+            if span.phase is Phase.LAUNCHING or span.started_at < began_at:
+                span.started_at = began_at
 
     def enter(self, phase: Phase, at: float, ground: Ground, *, weak: bool = False) -> Span | None:
         """Move forward to a phase. Returns the new span, or None where nothing moves."""
@@ -79,6 +80,17 @@ class Course:
         span = Span(phase=phase, started_at=started_at, because=[ground], weak=weak)
         self.spans.append(span)
         return span
+
+    def precede(self, ground: Ground) -> Span | None:
+        """Put `Phase.LAUNCHING` first where something later was entered before the process was found."""
+        if not self.spans or self.spans[0].phase is Phase.LAUNCHING:
+            return None
+        first = self.spans[0].started_at
+        launching = Span(
+            phase=Phase.LAUNCHING, started_at=min(self._began_at, first), ended_at=first, because=[ground]
+        )
+        self.spans.insert(0, launching)
+        return launching
 
     def confirm(self, phase: Phase, ground: Ground) -> None:
         """Keep more strong evidence with the phase that has been reached."""

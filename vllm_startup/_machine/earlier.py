@@ -69,7 +69,10 @@ def differences(attempt: Attempt, earlier: Earlier) -> Iterator[tuple[str, str]]
             yield "footprint_differs", f"GPU {device.index} holds {used}"
     spread = _spread(device.used for device in devices.values())
     if spread > earlier.spread + _EVEN_SHARE:
-        yield "uneven_gpus", f"GPUs differ by {spread:.0%} of the fullest one, {earlier.spread:.0%} in the earlier start"
+        yield (
+            "uneven_gpus",
+            f"GPUs differ by {spread:.0%} of the fullest one, {earlier.spread:.0%} in the earlier start",
+        )
 
 
 def _spread(used: Any) -> float:

@@ -13,7 +13,6 @@ from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.signals import CRASHES, SIGKILL, STOPS, signal_name
 from vllm_startup._readings import ProcessExited
 from vllm_startup._roles import Role, role_of
-from vllm_startup.causes import ProcessExited as ExitedCause
 from vllm_startup.causes import (
     Cause,
     Evidence,
@@ -22,6 +21,7 @@ from vllm_startup.causes import (
     ProcessVanished,
     ShutdownRequested,
 )
+from vllm_startup.causes import ProcessExited as ExitedCause
 
 FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long after the death
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever

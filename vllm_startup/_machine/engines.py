@@ -26,9 +26,9 @@ class Engines:
     """Who belongs to which engine, and how far each has come.
 
     A line belongs to an engine by the pid of its process (which is another one in a container),
-    else by its name, else by the number in the name, else by the process tree. Workers of several engines can print the same name (``-dp 2`` gives
-    ``(Worker pid=1)`` twice): those are dealt out one an engine, which leaves the least phase of
-    all engines right even where a pair is swapped.
+    else by its name, else by the number in the name, else by the process tree. Workers of several
+    engines can print the same name (``-dp 2`` gives ``(Worker pid=1)`` twice): those are dealt out
+    one an engine, which leaves the least phase of all engines right even where a pair is swapped.
     """
 
     def __init__(self) -> None:

@@ -53,6 +53,10 @@ def limit_cause(
     """What a limit that fired says: the outcome, and the cause that the evidence names.
 
     Args:
+        attempt: The start that it ends the wait for.
+        limit: Which: ``stall``, ``total`` or a phase.
+        at: When it fired.
+        timeouts: All limits.
         broken: The probes that do not work, with their errors.
     """
     phase = attempt.course.phase

@@ -22,7 +22,7 @@ from vllm_startup._report import (
     PhaseReport,
     ProcessReport,
     StartupReport,
-    Warning,
+    WarningReport,
 )
 from vllm_startup._roles import role_of
 from vllm_startup.causes import Cause
@@ -58,7 +58,7 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
             )
             for d in attempt.disputed
         ),
-        warnings=tuple(Warning(code=code, text=text) for code, text in machine.bringup.warnings),
+        warnings=tuple(WarningReport(code=code, text=text) for code, text in machine.bringup.warnings),
         versions=versions,
     )
 

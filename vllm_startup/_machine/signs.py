@@ -169,7 +169,7 @@ class Signs:
             since=still,
             due=max(since, self.spoke_at or since) + _PLATEAU_S,
             probe="gpu",
-            text=f"memory stands still while the workers compute: {self.gpus.describe(self.footprint)}{likely}",
+            text=f"memory stands still, the workers compute: {self.gpus.describe(self.footprint)}{likely}",
             sure=False,
         )
 

@@ -105,7 +105,8 @@ def _refused(found: Found) -> Cause | None:
     said = (
         found.word("unknown") or found.word("argument") or found.word("required") or found.word("ambiguous")
     )
-    argument = said.split("/")[-1].strip() if said and said.startswith("-") else said
+    # "-q/--quantization" and "--quantization/-q": the long name.
+    argument = max(said.split("/"), key=len).strip() if said and said.startswith("-") else said
     return InvalidArguments(
         message=found.text.partition(": error: ")[2] or found.text,
         hint="compare with `vllm serve --help` of the installed version" if found.word("unknown") else None,
@@ -208,6 +209,7 @@ RULES: tuple[CauseRule, ...] = (
         r"(?P<unknown>\S{1,200})|argument (?P<argument>[^:]{1,80}): |the following arguments are required: "
         r"(?P<required>.{1,200})|ambiguous option: (?P<ambiguous>\S{1,80})|expected |invalid |.{1,400}$)",
         where="line",
+        ends=True,  # argparse exits at once
         build=_refused,
         versions="argparse, all",
     ),

@@ -217,9 +217,15 @@ RULES: tuple[CauseRule, ...] = (
         versions="systemd 243 to 257",
     ),
     CauseRule(
-        literal="result 'oom-kill'", where="line", build=_killed_for_memory, versions="systemd 243 to 257"
+        literal="result 'oom-kill'",
+        where="line",
+        ends=True,
+        build=_killed_for_memory,
+        versions="systemd 243 to 257",
     ),
-    CauseRule(literal="OOMKilled", where="line", build=_killed_for_memory, versions="Kubernetes, Docker"),
+    CauseRule(
+        literal="OOMKilled", where="line", ends=True, build=_killed_for_memory, versions="Kubernetes, Docker"
+    ),
     CauseRule(
         literal="due to the node running low on memory", build=_killed_for_memory, versions="Ray 2.2 to 2.5x"
     ),

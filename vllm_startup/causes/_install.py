@@ -359,6 +359,7 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"^(?:/bin/)?\w{0,8}sh: (?:line )?(?:\d+: )?(?P<program>vllm|python3?): (?:command "
         r")?not found$",
         where="line",
+        ends=True,
         build=_program,
         versions="bash, dash",
     ),
@@ -366,6 +367,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="executable file not found in $PATH",
         pattern=r'exec: "(?P<program>[^"]{1,100})": executable file not found',
         where="line",
+        ends=True,
         build=_program,
         versions="runc, Docker, Kubernetes",
     ),
@@ -373,6 +375,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="No module named vllm",
         pattern=r"python[\d.]*: No module named (?P<module>vllm[\w.]{0,100})",
         where="line",
+        ends=True,
         build=_module,
         versions="Python",
     ),
@@ -385,8 +388,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="is not available",
-        pattern=r"RuntimeError: (?P<component>NIXL|Mooncake|MoRIIO|FlashInfer backend|FlashMLA|UVA) is "
-        r"not available",
+        pattern=r"RuntimeError: (?P<component>NIXL|Mooncake|MoRIIO|UVA|FlashMLA|DeepEP"
+        r"|(?:FlashInfer|DeepGEMM)(?: backend)?) is not available",
         build=_component,
         versions="0.9 to 0.33",
     ),
@@ -412,6 +415,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="exec format error",
         where="line",
+        ends=True,
         build=lambda _: PlatformUnsupported(
             message="the image or program was built for another processor",
             hint="use an image for this machine's architecture (docker: --platform)",

@@ -114,6 +114,7 @@ class CauseRule:
         explains: Kinds that are raised later because of it. Where one of them would be the
             cause, this is it, even if it was only said in passing, in a warning or at level INFO.
         offered: Whether it may be a cause by itself, or only explain one.
+        ends: Whether a line that says it also says that the start is over: the shell's ``Killed``.
         versions: The vLLM releases, or the package's, whose sources or logs have the wording.
     """
 
@@ -126,6 +127,7 @@ class CauseRule:
     frame: str | None = None
     explains: tuple[str, ...] = ()
     offered: bool = True
+    ends: bool = False
     versions: str = ""
 
     def match(self, text: str, *, error: RaisedError | None = None, line: Line | None = None) -> Cause | None:

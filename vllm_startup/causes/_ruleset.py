@@ -38,12 +38,13 @@ class RuleSet:
     def of_error(self, error: RaisedError) -> tuple[CauseRule, Cause] | None:
         """The most telling rule's word on an exception; of equals, the first's.
 
-        A text that no rule knows is tried again as one line: it may have been wrapped.
+        A text that no rule knows is tried again as one line: it may have been wrapped, between
+        words or at a column.
         """
         text = error.full
         found = self._ask(text, error)
         if found is None and "\n" in text:
-            found = self._ask(" ".join(text.split()), error)
+            found = self._ask(" ".join(text.split()), error) or self._ask(text.replace("\n", ""), error)
         return found
 
     def _ask(self, text: str, error: RaisedError) -> tuple[CauseRule, Cause] | None:

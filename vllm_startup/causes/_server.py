@@ -75,7 +75,12 @@ def _asked(signal: int) -> Cause:
 
 
 RULES: tuple[CauseRule, ...] = (
-    CauseRule(literal="KeyboardInterrupt: terminated", build=lambda _: _asked(15), versions="0.6 to 0.33"),
+    CauseRule(
+        literal="KeyboardInterrupt: terminated",
+        ends=True,
+        build=lambda _: _asked(15),
+        versions="0.6 to 0.33",
+    ),
     CauseRule(
         literal="KeyboardInterrupt",
         pattern=r"^KeyboardInterrupt(?:: )?$",

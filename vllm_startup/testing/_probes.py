@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 
 from vllm_startup._readings import Reading
 
+_ROUNDING_S = 1e-6  # a time that was added up may fall short of the script's by some bits
+
 Step: TypeAlias = "Reading | Sequence[Reading] | Exception"
 Script: TypeAlias = "Iterable[tuple[float, Step]]"
 """What a probe sees, as (seconds since its first sample, what it sees then). An exception is raised."""
@@ -82,7 +84,7 @@ class ScriptedProbe:
         if not self._steps:
             return await self._rest()
         seen: list[Reading] = []
-        while self._steps and self._began_at + self._steps[0][0] <= now:
+        while self._steps and self._began_at + self._steps[0][0] <= now + _ROUNDING_S:
             step = self._steps[0][1]
             if isinstance(step, Exception):
                 if seen:

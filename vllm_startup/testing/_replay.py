@@ -8,7 +8,6 @@ from typing import Any, TypedDict, Unpack
 
 from vllm_startup import _recording
 from vllm_startup._machine.earlier import Earlier
-from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.reporting import report
 from vllm_startup._machine.terms import Terms

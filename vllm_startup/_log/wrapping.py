@@ -1,0 +1,124 @@
+"""Lines that a terminal, a mail or a form has wrapped, put together again.
+
+A log that was copied from a window or pasted into a report has its lines cut at a column, or at
+the last word before it. Whether it was is told by its beginning: no line is longer than the
+column, and many lines end where the next word would not have fitted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from vllm_startup._log.prefixes import Prefixes
+from vllm_startup._log.records import is_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+CONTINUED: Final = "\0"
+"""Stands where a line was that belongs to the one before, so that lines keep their numbers."""
+
+# vLLM logs its whole configuration in one line: of a log that was not wrapped, 250 columns never hold all.
+_WIDEST: Final = 250
+_NARROWEST: Final = 40
+_FEWEST: Final = 3  # lines that end at the column: of one or two that is chance
+_SHARE: Final = 0.04  # of all lines
+# Mails and forms wrap between words here; a terminal's columns are not guessed from words.
+_WORD_WIDTHS: Final = range(66, 101)
+_WORD_SHARE: Final = 0.15
+_PADDING: Final = "  "  # of a window's lines up to its edge
+_LONGEST: Final = 64 * 1024
+
+
+@attrs.frozen(kw_only=True)
+class Wrap:
+    """How a log was wrapped.
+
+    Attributes:
+        width: The column.
+        words: Whether between words; else in the middle of them too.
+    """
+
+    width: int
+    words: bool
+
+    def continues(self, line: str, following: str) -> bool:
+        """Whether the following line was the same line before."""
+        if not self.words:
+            return len(line) == self.width and not line.endswith(_PADDING)
+        word = following.partition(" ")[0]
+        return bool(word) and len(line) + 1 + len(word) > self.width and not _begins(following)
+
+    @property
+    def joint(self) -> str:
+        """What the wrapping took away."""
+        return " " if self.words else ""
+
+
+def unwrapped(batches: Iterable[list[str]]) -> Iterator[list[str]]:
+    """A log's lines as they were, `CONTINUED` for those that have become part of another.
+
+    Args:
+        batches: The lines; the first batch tells whether the log was wrapped.
+    """
+    remaining = iter(batches)
+    first = next(remaining, None)
+    if first is None:
+        return
+    wrap = wrap_of(first)
+    if wrap is None:
+        yield first
+        yield from remaining
+        return
+    carried: list[str] = []
+    for batch in (first, *remaining):
+        lines = [*carried, *batch]
+        joined, carried = _join(lines, wrap)
+        yield joined
+    yield _one(carried, wrap) if carried else []
+
+
+def wrap_of(lines: list[str]) -> Wrap | None:
+    """How the lines were wrapped; None if they were not."""
+    ends = (line.rstrip("\r") for line in lines)
+    lengths = Counter(len(line.rstrip() if line.endswith(_PADDING) else line) for line in ends)
+    width = max(lengths, default=0)
+    filled = len(lines) - lengths[0]
+    if not _NARROWEST <= width <= _WIDEST:
+        return None
+    if lengths[width] >= max(_FEWEST, _SHARE * filled):
+        return Wrap(width=width, words=False)
+    if width in _WORD_WIDTHS:
+        wrap = Wrap(width=width, words=True)
+        count = sum(wrap.continues(line, following) for line, following in pairwise(lines) if line)
+        if count >= max(_FEWEST, _WORD_SHARE * filled):
+            return wrap
+    return None
+
+
+def _begins(text: str) -> bool:
+    """Whether a line begins something of its own."""
+    return text[0] in " \t([{" or is_record(text) or Prefixes(is_record).strip(text).text != text
+
+
+def _join(lines: list[str], wrap: Wrap) -> tuple[list[str], list[str]]:
+    """The lines joined, and the last one with its parts: it may go on in the next batch."""
+    joined: list[str] = []
+    start = 0
+    for at in range(1, len(lines) + 1):
+        so_far = lines[at - 1].rstrip("\r")
+        if at < len(lines) and wrap.continues(so_far, lines[at]) and at - start < _LONGEST // wrap.width:
+            continue
+        if at == len(lines):
+            return joined, lines[start:]
+        joined += _one(lines[start:at], wrap)
+        start = at
+    return joined, []
+
+
+def _one(parts: list[str], wrap: Wrap) -> list[str]:
+    return [wrap.joint.join(part.rstrip("\r") for part in parts), *[CONTINUED] * (len(parts) - 1)]
