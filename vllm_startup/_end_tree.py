@@ -143,9 +143,10 @@ def end_tree(
         looked = time.monotonic()
         members = find()
         over = time.monotonic() - began - kill_after
-        if finished(members) or over >= give_up:
+        done = finished(members)
+        if done or over >= give_up:
             sockets.remove()
-            return members
+            return [] if done else members
         new = [member for member in members if (member.pid, member.start) not in asked]
         asked.update((member.pid, member.start) for member in new)
         sockets.note(member.pid for member in (new if over < 0 else members))

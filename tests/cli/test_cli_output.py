@@ -54,7 +54,7 @@ def test_nothing_is_wider_than_the_screen(width: int) -> None:
         causes.Evidence(text=f"{n} " + "word " * 60, process="Worker_TP0", line=n) for n in range(1, 9)
     )
     cause = causes.Stalled(message="m " * 80, hint="h " * 80, evidence=evidence, confidence="likely")
-    warnings = (r.Warning(code="odd", text="w " * 80),)
+    warnings = (r.WarningReport(code="odd", text="w " * 80),)
     screen = end_screen(changed(BROKEN, cause=cause, attempts=BROKEN.attempts * 30, warnings=warnings), width)
 
     assert max(map(len, screen.splitlines())) <= width
@@ -66,7 +66,7 @@ def test_nothing_is_wider_than_the_screen(width: int) -> None:
 
 
 def test_warnings_that_were_told_are_not_repeated() -> None:
-    warned = changed(READY, warnings=(r.Warning(code="odd", text="look"),))
+    warned = changed(READY, warnings=(r.WarningReport(code="odd", text="look"),))
 
     assert "look" in end_screen(warned)
     assert "look" not in end_screen(warned, warnings=False)
@@ -84,7 +84,7 @@ def test_foreign_text_is_cleaned() -> None:
         message=nasty, hint=nasty, evidence=(causes.Evidence(text=nasty, process=nasty),)
     )
     screen = end_screen(
-        changed(BROKEN, cause=cause, facts={"model": nasty}, warnings=(r.Warning(code="x", text=nasty),))
+        changed(BROKEN, cause=cause, facts={"model": nasty}, warnings=(r.WarningReport(code="x", text=nasty),))
     )
 
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(screen)
