@@ -175,13 +175,19 @@ class Bringup:
 
     def _process_found(self, at: float, probe: str, reading: r.ProcessFound) -> None:
         again, self._bound = self._bound is not None, reading
-        began_at = at - (reading.age_s or 0.0)
+        began_at = self._began_at(at, reading) if not again else at - (reading.age_s or 0.0)
         if again:
             self.chronicle.begin(began_at)
             self.ending = self.ending.renewed()
         self.attempt.bind(reading.pid, reading.started_at, began_at)
         self.ending.alive.add(reading.pid)
         self.attempt.launched(Ground(probe=probe, text=f"process {reading.pid} exists", at=at))
+
+    def _began_at(self, at: float, reading: r.ProcessFound) -> float:
+        if reading.age_s is not None:
+            return at - reading.age_s
+        spoke_at = self.attempt.told.first_at
+        return at if spoke_at is None else min(at, spoke_at)
 
     def _process_tree(self, at: float, probe: str, reading: r.ProcessTree) -> None:
         attempt = self.attempt

@@ -67,6 +67,8 @@ class Course:
         for span in self.spans:
             if span.phase is Phase.LAUNCHING or span.started_at < began_at:
                 span.started_at = began_at
+            if span.ended_at is not None:
+                span.ended_at = max(span.ended_at, began_at)
 
     def enter(self, phase: Phase, at: float, ground: Ground, *, weak: bool = False) -> Span | None:
         """Move forward to a phase. Returns the new span, or None where nothing moves."""

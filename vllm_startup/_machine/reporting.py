@@ -49,7 +49,7 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
         exit=exited,
         phases=tuple(_phase(attempt, span) for span in attempt.course.spans),
         attempts=tuple(_attempts(machine, now, cause)),
-        processes=tuple(_process(attempt, process) for process in attempt.processes.values()),
+        processes=tuple(_process(attempt, p) for p in attempt.processes.values() if _had_a_part(attempt, p)),
         gpus=_gpus(attempt),
         facts=dict(attempt.facts),
         disputed=tuple(
@@ -117,6 +117,13 @@ def _attempts(machine: StartupMachine, now: float, cause: Cause | None) -> list[
             )
         )
     return found
+
+
+def _had_a_part(attempt: Attempt, process: Process) -> bool:
+    """Whether a process belongs into a report: not the compilers and helpers that come and go."""
+    killed = process.exit is not None and process.exit.signal is not None
+    root = process.pid == attempt.pid or (process.exit is not None and process.exit.root)
+    return root or killed or role_of(process.name) is not None
 
 
 def _process(attempt: Attempt, process: Process) -> ProcessReport:

@@ -1,0 +1,69 @@
+"""When the lines of a log were written that was there before the watch."""
+
+from __future__ import annotations
+
+import pytest
+from scene import BANNER, INIT, Seen, core, found, log, opened, server, tree, watch
+
+from vllm_startup._readings import LogCaughtUp, LogOpened
+
+NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
+HOUR = 3600.0
+
+
+def at(clock: str, text: str = BANNER, *, pid: int = 10, name: str = "APIServer", day: str = "11-30") -> str:
+    return f"({name} pid={pid}) INFO {day} {clock} [x.py:1] {text}"
+
+
+def history(*lines: str) -> list[Seen]:
+    return [(0, opened()), (0, log(*lines, history=True))]
+
+
+def test_stamps_are_read_in_the_watchers_zone() -> None:
+    run = watch(history(at("13:59:00")), wall=NOON, utc_offset_s=2 * HOUR)
+    assert run.report.started_at == "2026-11-30T11:59:00.000Z"
+
+
+def test_without_a_time_of_day_stamps_say_nothing() -> None:
+    run = watch(history(at("11:59:00"), at("11:59:30", INIT, name="EngineCore", pid=20)))
+    assert run.phases["initializing"] == 0.0
+    assert run.report.started_at is None
+
+
+def test_a_stamp_a_moment_ahead_is_now() -> None:
+    run = watch(history(at("12:00:01")), wall=NOON)
+    assert run.report.started_at == "2026-11-30T12:00:00.000Z"
+
+
+def test_a_day_between_is_a_day() -> None:
+    run = watch(history(at("11:00:00", day="11-29")), wall=NOON)
+    assert run.report.started_at == "2026-11-29T11:00:00.000Z"
+
+
+def test_the_leap_day_is_known() -> None:
+    leap_day = 1_835_438_400.0  # 2028-02-29 12:00:00 UTC
+    run = watch(history(at("12:00:00", day="02-29")), wall=leap_day)
+    assert run.report.started_at is not None
+    assert run.report.started_at.startswith("2028-02-29T12:00:00")
+
+
+def test_a_container_in_another_zone_is_told_by_the_time_of_its_file() -> None:
+    """The log's last stamp is 3 h behind the time at which the file was written."""
+    lines = [at("08:59:00"), at("08:59:40", INIT, name="EngineCore", pid=20)]
+    rows: list[Seen] = [
+        (0, LogOpened(source="vllm.log", modified_at=NOON - 20, tail=(lines[-1],))),
+        (0, found(age_s=65.0, started_at=NOON - 65)),
+        (0, tree(server(), core())),
+        (0.1, log(*lines, history=True)),
+        (0.2, LogCaughtUp()),
+    ]
+    run = watch(rows, wall=NOON, until_s=5)
+    assert len(run.report.attempts) == 1
+    assert run.report.started_at == "2026-11-30T11:58:55.000Z"
+
+
+@pytest.mark.parametrize("stamp", ["00:00:00", "23:59:59"])
+def test_strange_stamps_break_nothing(stamp: str) -> None:
+    run = watch(history(at(stamp), at(stamp, INIT, name="EngineCore", pid=20)), wall=NOON, until_s=1)
+    assert run.report.elapsed_s >= 0
+    assert list(run.phases.values()) == sorted(run.phases.values())
