@@ -40,6 +40,7 @@ class Activity:
         self.cpu_at: float | None = None
         self.cores = 0.0
         self.read_at: float | None = None
+        self.read_bytes = 0
         self.read_rate = 0.0
         self.suspended: dict[int, str] = {}
         self.watched_since = began_at
@@ -72,12 +73,14 @@ class Activity:
             self.moved(at, what)
         return moved
 
-    def counters(self) -> list[str]:
-        """The newest counter in words, e.g. ``checkpoint shards 41 of 67``; empty without one."""
-        for what, (done, total) in reversed(self._counters.items()):
-            if done is not None:
-                return [f"{what} {done:g} of {total:g}" if total is not None else f"{what} {done:g}"]
-        return []
+    def counter(self) -> tuple[str, float, float | None] | None:
+        """The newest counter of this phase, as (what, done, total); None without one."""
+        newest = (item for item in reversed(self._counters.items()) if item[1][0] is not None)
+        return next(((what, done, total) for what, (done, total) in newest if done is not None), None)
+
+    def next_phase(self) -> None:
+        """Leave the counters of the phase before."""
+        self._counters.clear()
 
     def cache(self, at: float, reading: CacheSize) -> bool:
         """Note a cache's size. Returns whether it grew."""
@@ -137,6 +140,7 @@ class Activity:
         self._rss_anchor = min(self._rss_anchor, rss)
         read = sum(p.read_bytes or 0 for p in processes)
         if read > self._read_anchor + _READ_NOISE_BYTES:
+            self.read_bytes += read - self._read_anchor
             elapsed = at - self._looked_at if self._looked_at is not None else 0.0
             self.read_rate = (read - self._read_anchor) / elapsed if elapsed > 0 else 0.0
             self.moved(at, "bytes read")

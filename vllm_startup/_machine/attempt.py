@@ -174,6 +174,7 @@ class Attempt:
 
     def _tell(self, span: Span | None) -> None:
         if span is not None:
+            self.activity.next_phase()
             ground = span.because[0]
             because = Because(probe=ground.probe, text=ground.text, at_s=self.elapsed(ground.at))
             elapsed_s = self.elapsed(span.started_at)

@@ -171,6 +171,18 @@ _VERBS = {
 }
 
 
+_READ_LATELY_S = 5.0
+
+
+@attrs.frozen(kw_only=True)
+class Counter:
+    """A counter, e.g. ``checkpoint shards`` 41 of 67; ``total`` None where unknown."""
+
+    what: str
+    done: float
+    total: float | None = None
+
+
 @attrs.frozen(kw_only=True)
 class Status:
     """A wait at one moment.
@@ -184,6 +196,15 @@ class Status:
         limit: The limit that fires first if nothing happens: ``total``, ``stall`` or a phase.
         limit_in_s: In how many seconds it fires.
         summary: All of that in one sentence.
+        phase_s: Seconds since the phase began.
+        reached: The phases that were entered.
+        moved: The newest sign of progress, in words.
+        counter: The newest counter of this phase; None without one.
+        cores: CPU cores that worked over the last half minute.
+        read_bytes: What was read from storage since the watch began.
+        read_bytes_per_s: How fast; 0 when nothing was read lately.
+        gpus: Memory of each GPU.
+        suspect: What the start waits for; None where nothing points to anything.
     """
 
     phase: Phase
@@ -194,13 +215,25 @@ class Status:
     limit: str | None
     limit_in_s: float | None
     summary: str
+    phase_s: float = 0.0
+    reached: tuple[Phase, ...] = ()
+    moved: str = ""
+    counter: Counter | None = None
+    cores: float = 0.0
+    read_bytes: int = 0
+    read_bytes_per_s: float = 0.0
+    gpus: tuple[GpuReport, ...] = ()
+    suspect: str | None = None
 
 
 def status(machine: StartupMachine, now: float) -> Status:
     """The state of the wait at ``now``."""
-    attempt = machine.attempt
-    quiet_s = max(0.0, now - attempt.activity.newest.at)
+    attempt, activity = machine.attempt, machine.attempt.activity
+    quiet_s = max(0.0, now - activity.newest.at)
     limit = machine.next_limit
+    reading = activity.read_at is not None and now - activity.read_at < _READ_LATELY_S
+    counter = activity.counter()
+    suspect = suspect_of(attempt, machine.bringup.broken)
     return Status(
         phase=attempt.course.phase,
         outcome=machine.outcome,
@@ -209,16 +242,29 @@ def status(machine: StartupMachine, now: float) -> Status:
         cause=number_evidence(machine.cause or machine.bringup.ending.cause, attempt.number),
         limit=limit[1] if limit else None,
         limit_in_s=max(0.0, limit[0] - now) if limit else None,
-        summary=_summary(machine, attempt, quiet_s),
+        summary=_summary(machine, quiet_s, suspect),
+        phase_s=max(0.0, now - attempt.course.entered_at),
+        reached=tuple(span.phase for span in attempt.course.spans),
+        moved=activity.newest.what,
+        counter=Counter(what=counter[0], done=counter[1], total=counter[2]) if counter else None,
+        cores=activity.cores,
+        read_bytes=activity.read_bytes,
+        read_bytes_per_s=activity.read_rate if reading else 0.0,
+        gpus=_gpus(attempt),
+        suspect=suspect,
     )
 
 
-def _summary(machine: StartupMachine, attempt: Attempt, quiet_s: float) -> str:
+def _summary(machine: StartupMachine, quiet_s: float, suspect: str | None) -> str:
+    attempt = machine.attempt
     cause = machine.cause or machine.bringup.ending.cause
     if cause is not None:
         return f"{machine.outcome or 'failing'} in {attempt.course.phase}: {cause.message}"
     if machine.outcome is not None:
         return "ready" if machine.outcome == "ready" else f"{machine.outcome} in {attempt.course.phase}"
-    parts = [_VERBS[attempt.course.phase], *attempt.activity.counters(), f"last progress {quiet_s:.0f} s ago"]
-    suspect = suspect_of(attempt, machine.bringup.broken)
+    parts = [_VERBS[attempt.course.phase]]
+    if (counter := attempt.activity.counter()) is not None:
+        what, done, total = counter
+        parts.append(f"{what} {done:g} of {total:g}" if total is not None else f"{what} {done:g}")
+    parts.append(f"last progress {quiet_s:.0f} s ago")
     return ", ".join([*parts, suspect] if suspect else parts)
