@@ -141,12 +141,14 @@ def fail(options: argparse.Namespace) -> None:
 
 
 def many(options: argparse.Namespace) -> None:
-    """Bind ``--count`` ports, tell which, and listen on each at a moment of its own."""
+    """Bind ``--count`` ports and tell which; after SIGUSR1, listen on each at a moment of its own."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     draw = random.Random(options.seed)
     socks = [bound(options.host, 0) for _ in range(options.count)]
     os.write(options.marks, f"ports {' '.join(str(sock.getsockname()[1]) for sock in socks)}\n".encode())
+    signal.sigwait({signal.SIGUSR1})
     began = time.monotonic()
-    due = sorted((began + options.after + draw.uniform(0, options.spread), i) for i in range(options.count))
+    due = sorted((began + draw.uniform(0, options.spread), i) for i in range(options.count))
     ready = selectors.DefaultSelector()
     while True:
         while due and due[0][0] <= time.monotonic():
@@ -193,7 +195,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--how", choices=("exit_1", "exit_0", "kill", "aftermath", "alive"), default="exit_1")
     options = parser.parse_args()
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     {"serve": serve, "die": die, "many": many}[options.role](options)
 
 

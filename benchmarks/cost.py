@@ -3,22 +3,21 @@
     python benchmarks/cost.py [--seconds 60] [--processes 1 8 64] [--quick]
 
 A stand-in server with a tree of idle processes never listens. A process of its own watches it: ours with
-``url``, ``pid`` and ``log`` at the defaults, so that all probes are on (the GPU probe says that it has nothing
-to see where there is no NVML), or the naive poll of ``/health`` every second. Both run at the same time, on the
-same server. Processor time is what the kernel counts for the process, in ticks of 10 ms:
+``url``, ``pid`` and ``log`` at the defaults, so that all probes are on (the GPU probe says that it has
+nothing to see where there is no NVML), or the naive poll of ``/health`` every second. Both run at the same
+time, on the same server. Processor time is what the kernel counts for the process, in ticks of 10 ms:
 
 - ``start_cpu_s``: from the interpreter's start until it has settled, imports included; of that,
   ``interpreter_cpu_s`` is what an interpreter costs that does nothing;
 - ``pct``: of one core, from then on;
 - ``pct_15_min``: of one core over a start of 15 minutes, the beginning included. The budget is on this.
 
-``rss_mib`` is the highest seen, everything in use imported. ``growth_kib`` is what was added in the second half.
-``--seconds 900`` measures the 15 minutes themselves.
+``rss_mib`` is the highest seen, everything in use imported. ``growth_kib`` is what was added in the second
+half. ``--seconds 900`` measures the 15 minutes themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import subprocess
 import sys

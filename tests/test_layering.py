@@ -50,7 +50,18 @@ ALLOWED = {("_report.py", "os")}
 # Each may import those before it, and its own.
 LAYERS: list[set[str]] = [
     {"_phases", "_readings", "_roles", "_text", "_redact", "_lazy", "_versions"},
-    {"_arguments", "_blocking", "_clock", "_end_tree", "_output", "_sync", "_url"},
+    {
+        "_arguments",
+        "_blocking",
+        "_clock",
+        "_end_tree",
+        "_forwarding",
+        "_left_sockets",
+        "_output",
+        "_sync",
+        "_terminal",
+        "_url",
+    },
     {"_log"},
     {"causes", "_timeouts"},
     {"_json"},
@@ -60,7 +71,7 @@ LAYERS: list[set[str]] = [
     {"_machine"},
     {"_diagnosing", "_exceptions", "_gpu_release", "_guarded", "_guardian", "_hooks", "_recording", "probes"},
     {"_startup"},
-    {"_server", "_wait"},
+    {"_running", "_server", "_wait"},
     {"_launch"},
     {"_demo"},
     {"testing"},
@@ -167,7 +178,7 @@ def test_the_pump_alone_makes_tasks_for_a_watch() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith(("create_task", "ensure_future", "TaskGroup"))
     }
-    callers = ("probes/", "_cli/", "_gpu_release.py", "_launch.py", "_server.py")
+    callers = ("probes/", "_cli/", "_gpu_release.py", "_launch.py", "_running.py", "_server.py")
     assert {maker for maker in makers if not maker.startswith(callers)} == {"_startup.py"}
 
 

@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,6 +178,23 @@ async def test_each_probe_keeps_its_own_interval() -> None:
         await startup.wait_until_ready()
     assert fast.sampled[:3] == [0.0, 0.5, 1.0]
     assert slow.sampled == [0.0, 10.0, 20.0]
+
+
+async def test_no_probe_is_asked_before_it_is_due() -> None:
+    probe = Own(interval_s=0.5)
+    async with Startup([probe, ready_at(30)], clock=FakeClock(start=1234.5678)) as startup:
+        await startup.wait_until_ready()
+    gaps = [b - a for a, b in pairwise(probe.sampled)]
+    assert min(gaps) >= 0.5 - 1e-6
+    assert max(gaps) <= 0.55
+
+
+@pytest.mark.parametrize("interval_s", [0.001, 0.005, 0.01, 0.03])
+async def test_a_short_interval_does_not_spin(interval_s: float) -> None:
+    probe = Own(interval_s=interval_s)
+    async with Startup([probe, ready_at(1)], clock=FakeClock(start=1234.5678)) as startup:
+        await startup.wait_until_ready()
+    assert 20 <= len(probe.sampled) <= 1 / interval_s + 2
 
 
 async def test_a_slow_probe_is_asked_again_at_once() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import textwrap
 import time
 from typing import Any
 
@@ -411,3 +413,43 @@ def test_a_replay_takes_a_baseline() -> None:
 def test_a_replay_refuses_what_is_no_observation() -> None:
     with pytest.raises(TypeError, match="must be a path or hold"):
         replay([NOTE])  # type: ignore[list-item]  # that is the test
+
+
+# --- the example in the documentation -----------------------------------------------------
+
+
+class FakeService:
+    url = "http://127.0.0.1:8000"
+
+    def __init__(self) -> None:
+        self.starts = 0
+        self.rolled_back = False
+
+    def start(self) -> int:
+        self.starts += 1
+        return 4242
+
+    def roll_back(self) -> None:
+        self.rolled_back = True
+
+
+def documented() -> dict[str, Any]:
+    """What the example in the package's docstring defines."""
+    from vllm_startup import testing
+
+    assert testing.__doc__ is not None
+    blocks = re.findall(r"((?:    .*\n|\n)+)", testing.__doc__)
+    script, tests = (textwrap.dedent(block) for block in blocks if ".py\n" in block)
+    names: dict[str, Any] = {"FakeService": FakeService}
+    exec(compile(script, "deploy.py", "exec"), names)
+    exec(compile(tests, "test_deploy.py", "exec"), names)
+    return names
+
+
+@pytest.mark.parametrize("name", sorted(name for name in documented() if name.startswith("test_")))
+async def test_the_documented_example_runs(name: str) -> None:
+    await documented()[name]()
+
+
+def test_the_documented_example_has_its_tests() -> None:
+    assert len([name for name in documented() if name.startswith("test_")]) == 2

@@ -51,6 +51,7 @@ SERVER = textwrap.dedent("""
     print("(APIServer pid=1) INFO 01-01 00:00:00 [model.py:1] Resolved architecture: LlamaForCausalLM", flush=True)
     time.sleep(delay)
     print("(EngineCore pid=2) INFO 01-01 00:00:00 [core.py:1] Loading weights took 0.10 seconds", flush=True)
+    time.sleep(0.3)  # the file is looked at less often than the port
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 """)
 
@@ -88,7 +89,7 @@ def running(code: str, *arguments: str, log: Path) -> Iterator[subprocess.Popen[
 async def test_a_server_becomes_ready(tmp_path: Path, port: int) -> None:
     log, recording = tmp_path / "vllm.log", tmp_path / "r.jsonl"
     url = f"http://127.0.0.1:{port}"
-    with running(SERVER, str(port), "0.3", log=log) as process:
+    with running(SERVER, str(port), "0.1", log=log) as process:
         report = await wait_until_ready(
             url, process=process, log=log, record=recording, timeouts=Timeouts(30)
         )

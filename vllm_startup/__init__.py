@@ -22,11 +22,14 @@ if TYPE_CHECKING:
         Warned,
     )
     from vllm_startup._exceptions import StartupError, StartupStalled, StartupTimeout
+    from vllm_startup._guarded import LeftProcess, ServerProcess
+    from vllm_startup._launch import Launch, TreeEndError, launch
     from vllm_startup._log.lines import Line
     from vllm_startup._machine.reporting import Status
     from vllm_startup._phases import Phase
     from vllm_startup._report import StartupReport
     from vllm_startup._rules import Advance, Progress, Rule
+    from vllm_startup._server import Server
     from vllm_startup._startup import Startup
     from vllm_startup._timeouts import Timeouts
     from vllm_startup._versions import __version__
@@ -42,6 +45,8 @@ __all__ = [
     "Clock",
     "Ended",
     "Event",
+    "Launch",
+    "LeftProcess",
     "Line",
     "Phase",
     "PhaseEntered",
@@ -51,6 +56,8 @@ __all__ = [
     "Progress",
     "ProgressSeen",
     "Rule",
+    "Server",
+    "ServerProcess",
     "Startup",
     "StartupError",
     "StartupReport",
@@ -59,9 +66,11 @@ __all__ = [
     "Status",
     "TierReached",
     "Timeouts",
+    "TreeEndError",
     "Warned",
     "__version__",
     "causes",
+    "launch",
     "probes",
     "testing",
     "wait_until_ready",
@@ -90,12 +99,15 @@ _HOMES = {
         "_events",
     ),
     **dict.fromkeys(("StartupError", "StartupStalled", "StartupTimeout"), "_exceptions"),
+    **dict.fromkeys(("LeftProcess", "ServerProcess"), "_guarded"),
+    **dict.fromkeys(("Launch", "TreeEndError", "launch"), "_launch"),
     "Line": "_log.lines",
     "Status": "_machine.reporting",
     "Phase": "_phases",
     "Probe": "probes._protocol",
     "StartupReport": "_report",
     **dict.fromkeys(("Advance", "Progress", "Rule"), "_rules"),
+    "Server": "_server",
     "Startup": "_startup",
     "Timeouts": "_timeouts",
     "__version__": "_versions",

@@ -22,7 +22,7 @@ from vllm_startup._log.markers import MARKERS, Means, sight
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._log.stamps import StampClock
 from vllm_startup._log.triggers import Triggers
-from vllm_startup._log.wrapping import unwrapped
+from vllm_startup._log.wrapping import as_written
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
@@ -78,7 +78,7 @@ def diagnose(log: LogText) -> StartupReport:
         ValueError: It is compressed.
     """
     reading = _Reading()
-    for lines in unwrapped(_batches(log)):
+    for lines in as_written(_batches(log)):
         reading.take(lines)
     return reading.conclude()
 

@@ -63,13 +63,18 @@ def read_process(pid: int) -> Process | None:
     )
 
 
-def living(belongs: Callable[[Process], bool]) -> list[Process]:
-    """Return the living processes that belong to the tree, or descend from one that does."""
+def processes() -> dict[int, Process]:
+    """Every process that we may see, by its pid."""
     try:
         pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]  # noqa: PTH208 - see above
     except OSError:
-        return []
-    processes = {pid: process for pid in pids if (process := read_process(pid)) is not None}
+        return {}
+    return {pid: process for pid in pids if (process := read_process(pid)) is not None}
+
+
+def living(belongs: Callable[[Process], bool]) -> list[Process]:
+    """Return the living processes that belong to the tree, or descend from one that does."""
+    found = processes()
     known: dict[int, bool] = {}
 
     def inside(process: Process) -> bool:
@@ -79,15 +84,14 @@ def living(belongs: Callable[[Process], bool]) -> list[Process]:
                 known[process.pid] = True
                 break
             line.append(process.pid)
-            parent = processes.get(process.parent)
-            if parent is None:
+            if process.parent not in found:
                 break
-            process = parent
-        found = known.get(process.pid, False)
-        known.update(dict.fromkeys(line, found))
-        return found
+            process = found[process.parent]
+        answer = known.get(process.pid, False)
+        known.update(dict.fromkeys(line, answer))
+        return answer
 
-    return [process for process in processes.values() if inside(process) and not process.zombie]
+    return [process for process in found.values() if inside(process) and not process.zombie]
 
 
 def send(process: Process, *numbers: int) -> None:

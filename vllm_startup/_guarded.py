@@ -70,10 +70,12 @@ class Guarded:
 
     Args:
         program: What the guardian runs.
+        patience_s: From SIGKILL to the moment when the guardian itself is given up.
     """
 
-    def __init__(self, program: Path = _GUARDIAN) -> None:
+    def __init__(self, program: Path = _GUARDIAN, *, patience_s: float = GIVE_UP_S + _SPARE_S) -> None:
         self._program = program
+        self._patience_s = patience_s
         self.process: ServerProcess | None = None
         self.told = asyncio.Event()
         self._start = 0
@@ -147,12 +149,14 @@ class Guarded:
         Returns:
             What could not be ended.
         """
+        if self._guardian is None:
+            return []
         if self.process is not None:
             self.say(f"end {kill_after:f}")
         elif self._socket is not None:
             self._socket.shutdown(socket.SHUT_WR)  # its request may be half sent; this too ends the tree
         async with Uncancelled() as patience:
-            await patience.wait(self._ended, kill_after + GIVE_UP_S + _SPARE_S)
+            await patience.wait(self._ended, kill_after + self._patience_s)
             if self._left is None:
                 self._left = await self._end_unguarded(patience, kill_after)
             await self._leave(patience)

@@ -35,7 +35,16 @@ if __name__ == "__main__":
     # Last, so that nothing of the packages there stands before the standard library.
     sys.path.append(__file__.rpartition("/")[0].rpartition("/")[0])
 
-from vllm_startup._end_tree import GIVE_UP_S, KILL_AFTER_S, PAUSE_S, Process, end_tree, living, read_process
+from vllm_startup._end_tree import (
+    GIVE_UP_S,
+    KILL_AFTER_S,
+    PAUSE_S,
+    Process,
+    end_tree,
+    living,
+    processes,
+    read_process,
+)
 
 _QUICK_LOOKS: Final = 200
 """At our own children in a row: 15 us each, faster than a process can fork again."""
@@ -60,7 +69,7 @@ class _Guardian:
             signal.signal(number, signal.SIG_IGN)
         self._parent = _open_parent(parent)
         self._server = 0
-        self._reaped = False
+        self._exited = False
         self._released = False
 
     def run(self) -> None:
@@ -101,7 +110,7 @@ class _Guardian:
         while True:
             ready = {fd for fd, _ in poller.poll()}
             if self._woken in ready:
-                self._reap()
+                self._reap_others()
             if self._control not in ready and not ready.intersection(self._parent):
                 continue
             data = self._hear()
@@ -129,7 +138,7 @@ class _Guardian:
         word, _, value = line.partition(b" ")
         if word == b"release":
             self._released = True
-        elif word == b"signal" and not self._reaped:
+        elif word == b"signal":
             try:
                 os.kill(self._server, int(value))  # ours and not reaped: its pid is nobody else's
             except OSError:
@@ -179,13 +188,25 @@ class _Guardian:
     def _rest(self, seconds: float) -> None:
         select.select([self._woken], [], [], seconds)
 
+    def _reap_others(self) -> None:
+        """Tell that the server has ended, and take the status of every child but the server.
+
+        Its pid stays its own until the whole tree ends: whoever looks at it or sends it a signal
+        later on meets no other process.
+        """
+        self._hush()
+        if not self._exited:
+            found = os.waitid(os.P_PID, self._server, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if found is not None:
+                self._tell_exit(found.si_status << 8 if found.si_code == os.CLD_EXITED else found.si_status)
+        me = os.getpid()
+        for process in processes().values():
+            if process.zombie and process.parent == me and process.pid != self._server:
+                os.waitpid(process.pid, os.WNOHANG)
+
     def _reap(self) -> bool:
         """Take the status of whatever has ended; return whether any child is left."""
-        try:
-            while os.read(self._woken, 4096):
-                pass
-        except BlockingIOError:
-            pass
+        self._hush()
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -194,8 +215,19 @@ class _Guardian:
             if pid == 0:
                 return True
             if pid == self._server:
-                self._reaped = True
-                self._say(f"exited {status}")
+                self._tell_exit(status)
+
+    def _tell_exit(self, status: int) -> None:
+        if not self._exited:
+            self._exited = True
+            self._say(f"exited {status}")
+
+    def _hush(self) -> None:
+        try:
+            while os.read(self._woken, 4096):
+                pass
+        except BlockingIOError:
+            pass
 
     def _kill_children(self) -> None:
         """Kill our own children again and again, faster than a process can fork and end."""

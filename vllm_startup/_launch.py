@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, cast
+from typing import Any, Final, cast
 
 import attrs
 
@@ -24,11 +24,8 @@ from vllm_startup._report import Baseline
 from vllm_startup._rules import Rule
 from vllm_startup._server import Server, Wish
 from vllm_startup._startup import Startup
-from vllm_startup._wait import LogSource, watch
+from vllm_startup._wait import DEFAULT_URL, LogSource, watch
 from vllm_startup.probes._protocol import Probe
-
-if TYPE_CHECKING:
-    from asyncio.subprocess import Process as AsyncProcess
 
 _LOG_MODE: Final = 0o600  # a server's log holds prompts, and in older versions the API key
 
@@ -130,11 +127,10 @@ def launch(
 
     from vllm_startup.probes import GpuProbe
 
-    def look(wish: Wish, server: Server, output: LogSource) -> Startup:
+    def look(wish: Wish, server: Server | None, output: LogSource | None) -> Startup:
         return watch(
-            server.url,
-            # It has what the probes ask of a process: its pid and, once it has ended, its status.
-            process=cast("AsyncProcess", server.process),
+            (url or DEFAULT_URL) if server is None else server.url,
+            **_subject(server),
             log=output,
             gpus=gpus,
             probes=probes,
@@ -148,11 +144,12 @@ def launch(
             exit_grace=exit_grace,
             raise_early=raise_early,
             on_event=on_event,
-            record=record,
+            record=None if server is None else record,
             baseline=baseline,
             clock=clock,
         )
 
+    look(Wish(), None, None)  # what makes no sense is to be refused before anything is started
     return Launch(
         Plan(
             command=arguments,
@@ -177,7 +174,7 @@ class Plan:
     url: str | None
     log: Path | None
     kill_after: float
-    look: Callable[[Wish, Server, LogSource], Startup]
+    look: Callable[[Wish, Server | None, LogSource | None], Startup]
     gpus: Probe
 
 
@@ -262,13 +259,24 @@ class Launch:
         return await self._guarded.end(self.plan.kill_after)
 
 
+def _subject(server: Server | None) -> dict[str, Any]:
+    """Whom to watch. Where the kernel tells how it ended, it is asked.
+
+    The guardian leaves the pid to it, dead or alive, and tells its status only afterwards: a watch that
+    is told of an end before it has seen anything else would not wait for the log's lines.
+    """
+    if server is None:
+        return {}
+    return {"pid": server.pid} if sys.platform == "linux" else {"process": server.process}
+
+
 def _checked_command(command: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     if isinstance(command, (str, bytes, os.PathLike)):
         raise TypeError(
             'command must be a list of the program and its arguments, such as ["vllm", "serve", "MODEL"],'
             f" not {command!r}; for a line of shell: ['bash', '-c', {command!r}]"
         )
-    arguments = tuple(os.fspath(part) for part in command)
+    arguments = tuple(os.fspath(part) if isinstance(part, os.PathLike) else part for part in command)
     if not arguments:
         raise ValueError("command is empty: give the program and its arguments")
     for part in arguments:

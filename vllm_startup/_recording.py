@@ -94,6 +94,9 @@ class Recorder:
     def end(self, at: float) -> None:
         """Write when the watch ended, and close the file."""
         self._write({"at": round(at - self._began_at, 6), "end": True})
+        self._close()
+
+    def _close(self) -> None:
         if self._file is not None:
             file, self._file = self._file, None
             try:
@@ -107,7 +110,8 @@ class Recorder:
         try:
             self._file.write(json.dumps(_scrubbed(row), ensure_ascii=False, default=str) + "\n")
         except OSError as error:  # a full disk ends the recording, not the wait
-            self.error, self._file = error, None
+            self.error = error
+            self._close()
 
 
 Tell = Callable[[Event, float], object]

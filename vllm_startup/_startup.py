@@ -45,7 +45,6 @@ _log = logging.getLogger("vllm_startup")
 _BEAT_S = 1.0  # how often the pump looks whether time went by without it
 _PAUSED_S = 3.0  # a gap longer than this was a suspended machine, a stopped watcher or a blocked loop
 _HURRY_S = 0.05  # cadence of every probe while a death is being judged
-_TOGETHER_S = 0.02
 _LEAVE_S = 2.0  # how long a probe may hang on to its cancellation
 
 
@@ -240,21 +239,26 @@ class Startup:
 
     async def _drive(self, probe: Probe) -> None:
         machine = self._running()
+        # Counted on from the watch's beginning, so that probes of one cadence wake up together:
+        # on an idle machine a wake-up costs more than most looks.
+        due = machine.called_at
         while machine.outcome is None:
-            began = self._clock.now()
             try:
-                seen = await self._look(probe, began)
+                seen = await self._look(probe, self._clock.now())
             except StopAsyncIteration:
                 return
             self._feed(probe.name, seen)
             interval = min(probe.interval_s, _HURRY_S) if machine.hurry else probe.interval_s
-            await self._rest(_together(began + interval), self._resting_probes)
+            due = max(due + interval, self._clock.now())
+            await self._rest(due, self._resting_probes)
+            due = min(due, self._clock.now())
 
     async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
         """One sample; what goes wrong in it becomes a reading."""
         limit = probe.limit_s
+        scope = asyncio.timeout(None)
         try:
-            async with asyncio.timeout(None) as scope:
+            async with scope:
                 timer = None
                 if limit is not None:
                     timer = self._clock.call_at(now + limit, lambda: self._overran(probe, scope))
@@ -367,11 +371,6 @@ class Startup:
         if wall is None:
             return None
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
-
-
-def _together(at: float) -> float:
-    """A time nearby at which other probes are due too: waking up costs more than most looks."""
-    return round(at / _TOGETHER_S) * _TOGETHER_S
 
 
 def _wake(resting: set[asyncio.Future[None]]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scene import BANNER, api
+from scene import BANNER, ROUTES, api, found
 from strategies import LINES, bring_ups, texts, wild_terms
 
 from vllm_startup import Phase
@@ -60,6 +60,13 @@ def test_no_reading_breaks_the_machine(observations: list[Observation], terms: T
 
 @many
 @given(**wild_terms())
+@example(
+    observations=[
+        Observation(at=0.5, probe="log", reading=LogLines(lines=(api(BANNER), api(ROUTES)))),
+        Observation(at=3.0, probe="process", reading=found(age_s=0.1)),
+    ],
+    terms=Terms(),
+)
 def test_phases_only_move_forward(observations: list[Observation], terms: Terms) -> None:
     machine, _ = run(observations, terms)
     for attempt in machine.bringup.chronicle.attempts:

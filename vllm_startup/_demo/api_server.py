@@ -29,6 +29,7 @@ _START_FRAMES: Final = (
     "v1/engine/utils.py|1431|wait_for_engine_startup|raise RuntimeError(",
 )
 _ENGINE_END_S: Final = 5.0
+_BACKLOG: Final = 2048  # uvicorn's
 
 
 def run(settings: Settings) -> int:
@@ -63,15 +64,17 @@ class _Server:
         try:
             listener.bind((self._settings.host, self._settings.port))
         except OSError as error:
-            text = f"OSError: [Errno {error.errno}] {os.strerror(error.errno or 0)}"
-            self._printer.traceback(None, "", text, *_BIND_FRAMES)
-            return 1
+            return self._fail_to_bind(error)
         self._configure()
         with _weights() as weights:
             self._engine = Child(attrs.evolve(self._settings, role="engine", weights=weights.fileno()))
             if not all_done([self._engine]):
                 return self._fail(self._engine)
         self._announce()
+        try:
+            listener.listen(_BACKLOG)
+        except OSError as error:  # somebody else was bound to it too, and listened first
+            return self._fail_to_bind(error)
         with _HttpServer(listener, self._settings) as server:
             server.serve_forever()
         return 0
@@ -123,6 +126,11 @@ class _Server:
         settings.rest(0.2)
         printer.plain("INFO:     Application startup complete.")
 
+    def _fail_to_bind(self, error: OSError) -> int:
+        text = f"OSError: [Errno {error.errno}] {os.strerror(error.errno or 0)}"
+        self._printer.traceback(None, "", text, *_BIND_FRAMES)
+        return 1
+
     def _fail(self, engine: Child) -> int:
         status = engine.process.wait()
         self._settings.rest(0.5)
@@ -155,7 +163,6 @@ class _HttpServer(http.server.ThreadingHTTPServer):
         self.socket.close()
         self.socket = listener
         self.settings = settings
-        self.socket.listen(128)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):

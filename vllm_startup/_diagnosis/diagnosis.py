@@ -346,6 +346,8 @@ def _filled(cause: Cause, other: Cause) -> Cause:
         for name, value in other.fields.items()
         if value is not None and cause.fields[name] is None
     }
+    if cause.hint is None and other.hint is not None:
+        lacking["hint"] = other.hint
     return attrs.evolve(cause, **lacking) if lacking else cause
 
 

@@ -14,6 +14,10 @@ from vllm_startup._roles import Role, role_of
 _LONGEST_JSON = 128 * 1024
 # A record in a record in a record: docker's JSON, the journal's, loguru around vLLM's.
 _DEEPEST = 3
+_DATE = "[0123456789-T:.,Z+ ]"
+_MOST_PIPES = 64
+# Of a window's lines up to its edge, and of a file that was cut short while it was written.
+_PADDING = ("  ", "\0")
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +67,8 @@ class LineReader:
     def __init__(self) -> None:
         self._number = 0
         self._prefixes = Prefixes(records.is_record)
+        # Headers of loggers through which another program passes the server's output on.
+        self._pipes: set[str] = set()
 
     @property
     def number(self) -> int:
@@ -89,7 +95,7 @@ class LineReader:
             self._number = number
         if "\x1b" in text:
             text = records.plain(text)
-        if text[-1:] in (" ", "\0"):  # a window's padding; what a file was that was cut while it was open
+        if text.endswith(_PADDING):
             text = text.rstrip(" \0")
         return self._visible(text, number, None, 0)
 
@@ -166,7 +172,12 @@ class LineReader:
     def _dated(
         self, record: records.Record, text: str, number: int, outer: Stripped, depth: int
     ) -> tuple[Line, ...]:
-        if depth < _DEEPEST and records.is_record(record.message):
+        if depth < _DEEPEST and (records.is_record(record.message) or self._pipes):
+            header = text[: len(text) - len(record.message)].lstrip(_DATE)
+            if header not in self._pipes:
+                if not records.is_record(record.message) or len(self._pipes) >= _MOST_PIPES:
+                    return (_record_line(record, text, number, outer),)
+                self._pipes.add(header)
             stamp = record.stamp_s if outer.stamp_s is None else outer.stamp_s
             inner = Stripped(text=record.message, stamp_s=stamp, outer_pid=outer.outer_pid)
             return self._parse(record.message, number, inner, depth + 1)

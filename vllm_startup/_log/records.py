@@ -33,6 +33,10 @@ _HEADER_CHARS = 240
 _MOST_ESCAPES = 2048
 
 
+# What vLLM's processes print without a logger.
+_RAW = ("Traceback (most recent call last):", '  File "', "usage: vllm ", "usage: api_server.py ")
+
+
 class Record(NamedTuple):
     """A line, or the part of a line, that is one log record.
 
@@ -91,16 +95,17 @@ def _level_word() -> re.Pattern[str]:
 def _origin() -> re.Pattern[str]:
     """Where a record of another logger comes from, between its level and its message."""
     return re.compile(
-        r"[ \]|:-]{1,12}(?:\[?([\w.<>/-]{1,120}:(?:[\w.<>]{1,80}:)?\d{1,7})\]?(?: - | \| |: | ))?"
+        r"(?:(?: *[\]|:-])+ ?| +)(?:\[?([\w.<>/-]{1,120}:(?:[\w.<>]{1,80}:)?\d{1,7})\]?(?: - | \| |: | ))?"
     )
 
 
 def is_record(text: str) -> bool:
-    """Whether the text is, as it stands, a record of vLLM or uvicorn, or a line of a traceback."""
+    """Whether the text is, as it stands, a line of vLLM's or uvicorn's, or one of a traceback."""
     return (
         _vllm().match(text) is not None
         or _uvicorn().match(text) is not None
-        or text.startswith(("Traceback (most recent call last):", '  File "'))
+        or text.startswith(_RAW)
+        or own_process(text)[1] is not None
     )
 
 

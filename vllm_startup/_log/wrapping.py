@@ -8,11 +8,12 @@ column, and many lines end where the next word would not have fitted.
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from vllm_startup._log.margins import margin_of
 from vllm_startup._log.prefixes import Prefixes
 from vllm_startup._log.records import is_record
 
@@ -59,23 +60,31 @@ class Wrap:
         return " " if self.words else ""
 
 
-def unwrapped(batches: Iterable[list[str]]) -> Iterator[list[str]]:
-    """A log's lines as they were, `CONTINUED` for those that have become part of another.
+def as_written(batches: Iterable[list[str]]) -> Iterator[list[str]]:
+    """A log's lines as they were before somebody pasted it: without margin, unwrapped.
 
     Args:
-        batches: The lines; the first batch tells whether the log was wrapped.
+        batches: The lines; the first batch tells of margin and wrapping.
+
+    Returns:
+        As many lines, `CONTINUED` for those that have become part of another.
     """
     remaining = iter(batches)
     first = next(remaining, None)
     if first is None:
-        return
+        return iter(())
+    margin = margin_of(first)
+    if margin is not None:
+        first = [margin(line) for line in first]
+        remaining = ([margin(line) for line in batch] for batch in remaining)
     wrap = wrap_of(first)
-    if wrap is None:
-        yield first
-        yield from remaining
-        return
+    whole = chain([first], remaining)
+    return whole if wrap is None else _unwrapped(whole, wrap)
+
+
+def _unwrapped(batches: Iterable[list[str]], wrap: Wrap) -> Iterator[list[str]]:
     carried: list[str] = []
-    for batch in (first, *remaining):
+    for batch in batches:
         lines = [*carried, *batch]
         joined, carried = _join(lines, wrap)
         yield joined
@@ -91,7 +100,10 @@ def wrap_of(lines: list[str]) -> Wrap | None:
     if not _NARROWEST <= width <= _WIDEST:
         return None
     if lengths[width] >= max(_FEWEST, _SHARE * filled):
-        return Wrap(width=width, words=False)
+        wrap = Wrap(width=width, words=False)
+        followers = [after for line, after in pairwise(lines) if wrap.continues(line.rstrip("\r"), after)]
+        # Where each part has a prefix of its own, it was wrapped before it came here.
+        return wrap if 2 * sum(map(_is_headed, followers)) <= len(followers) else None
     if width in _WORD_WIDTHS:
         wrap = Wrap(width=width, words=True)
         count = sum(wrap.continues(line, following) for line, following in pairwise(lines) if line)
@@ -102,7 +114,12 @@ def wrap_of(lines: list[str]) -> Wrap | None:
 
 def _begins(text: str) -> bool:
     """Whether a line begins something of its own."""
-    return text[0] in " \t([{" or is_record(text) or Prefixes(is_record).strip(text).text != text
+    return text[0] in " \t([{" or _is_headed(text)
+
+
+def _is_headed(text: str) -> bool:
+    """Whether a line has a header, vLLM's or another's."""
+    return is_record(text) or Prefixes(is_record).strip(text).text != text
 
 
 def _join(lines: list[str], wrap: Wrap) -> tuple[list[str], list[str]]:

@@ -137,12 +137,15 @@ def _config_refused(found: Found) -> Cause | None:
 _MAX_SIZE = 64
 
 
+def _divisors(count: int) -> str:
+    return ", ".join(str(n) for n in range(1, min(count, _MAX_SIZE) + 1) if count % n == 0)
+
+
 def _heads(found: Found) -> Cause:
     heads, size = found.number("count") or 0, found.number("size")
-    fit = [n for n in range(1, min(heads, _MAX_SIZE) + 1) if heads % n == 0]
     return ParallelSizeInvalid(
         message=f"{heads} attention heads cannot be divided among {size} tensor parallel ranks",
-        hint=f"--tensor-parallel-size must divide {heads}: {', '.join(map(str, fit))}" if fit else None,
+        hint=f"--tensor-parallel-size must divide {heads}: {_divisors(heads)}" if heads else None,
         what="attention heads",
         size=size,
         allowed=heads,
@@ -155,6 +158,7 @@ def _indivisible(found: Found) -> Cause:
     what = found.word("what")
     return ParallelSizeInvalid(
         message=f"{what or 'a dimension of the model'} ({count}) does not go with the size {size}",
+        hint=f"the size must divide {count}: {_divisors(count)}" if what and count else None,
         confidence="certain" if what else "likely",
         what=what,
         size=size,
@@ -310,6 +314,16 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="Pipeline parallelism is not supported for this model",
+        build=lambda _: ParallelSizeInvalid(
+            message="the model cannot be split into pipeline stages",
+            hint="leave --pipeline-parallel-size out, and raise --tensor-parallel-size instead",
+            what="pipeline parallel size",
+            retryable=False,
+        ),
+        versions="0.6 to 0.33",
     ),
     CauseRule(
         literal="is greater than the derived max_model_len",

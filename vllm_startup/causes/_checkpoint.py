@@ -77,7 +77,7 @@ def _mismatch(found: Found) -> Cause:
     return CheckpointMismatch(
         message=f"the model has no place for {parameter}"
         if parameter
-        else f"a tensor does not fit the model: {said}",
+        else f"a tensor does not fit the model{f': {said}' if said else ''}",
         confidence="certain" if said else "likely",
         parameter=parameter,
         retryable=False,

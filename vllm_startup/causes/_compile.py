@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
+from vllm_startup.causes._remedies import apt, pip
 from vllm_startup.causes._rules import CauseRule, Found
 
 
@@ -32,14 +33,11 @@ class JitBuildFailed(Compile):
 # --- how they are told -------------------------------------------------------------------
 
 
-_TOOLS = {
-    "nvcc": "install the CUDA toolkit and set CUDA_HOME",
-    "gcc": "install gcc",
-    "cc": "install gcc",
-    "g++": "install g++",
-    "c++": "install g++",
-    "ninja": "pip install ninja",
-}
+_CUDA = "install the CUDA toolkit and set CUDA_HOME"
+
+
+def _tool_hint(tool: str) -> str | None:
+    return _CUDA if tool in ("nvcc", "ptxas") else pip(tool) or apt(tool)
 
 
 def _compiler(tool: str, hint: str | None) -> Cause:
@@ -58,12 +56,12 @@ def _build(found: Found) -> Cause:
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="No working C++ compiler found",
-        build=lambda _: _compiler("a C++ compiler", "install g++, or start with --enforce-eager"),
+        build=lambda _: _compiler("a C++ compiler", f"{apt('g++')}, or start with --enforce-eager"),
         versions="torch 2.x",
     ),
     CauseRule(
         literal="Failed to find C compiler",
-        build=lambda _: _compiler("a C compiler", "install gcc, or set CC to a C compiler"),
+        build=lambda _: _compiler("a C compiler", f"{apt('gcc')}, or set CC to a C compiler"),
         versions="triton 2 to 3.5",
     ),
     CauseRule(
@@ -71,19 +69,19 @@ RULES: tuple[CauseRule, ...] = (
         where="both",
         explains=("jit_build_failed",),
         build=lambda _: _compiler(
-            "Python.h", "install python3-dev in the version of the Python that runs vLLM"
+            "Python.h", f"{apt('Python.h')}, in the version of the Python that runs vLLM"
         ),
         versions="gcc",
     ),
     CauseRule(
         literal="Could not find nvcc",
         where="both",
-        build=lambda _: _compiler("nvcc", "install the CUDA toolkit and set CUDA_HOME"),
+        build=lambda _: _compiler("nvcc", _CUDA),
         versions="flashinfer 0.2 to 0.6",
     ),
     CauseRule(
         literal="CUDA_HOME environment variable is not set",
-        build=lambda _: _compiler("nvcc", "install the CUDA toolkit and set CUDA_HOME"),
+        build=lambda _: _compiler("nvcc", _CUDA),
         versions="torch 1.x to 2.9",
     ),
     CauseRule(
@@ -93,7 +91,7 @@ RULES: tuple[CauseRule, ...] = (
         where="both",
         explains=("jit_build_failed",),
         build=lambda found: _compiler(
-            found.word("tool") or "a compiler", _TOOLS.get(found.word("tool") or "")
+            found.word("tool") or "a compiler", _tool_hint(found.word("tool") or "")
         ),
         versions="dash, bash",
     ),

@@ -98,7 +98,11 @@ def _exited(found: Found) -> Cause:
 
 
 def _illegal(_: Found) -> Cause:
-    return IllegalMemoryAccess(message="a GPU kernel touched memory that is not its own", retryable=None)
+    return IllegalMemoryAccess(
+        message="a GPU kernel touched memory that is not its own",
+        hint="start once with CUDA_LAUNCH_BLOCKING=1: the traceback then names the kernel",
+        retryable=None,
+    )
 
 
 def _hardware(_: Found) -> Cause:

@@ -67,6 +67,15 @@ def _nccl(found: Found) -> Cause | None:
     )
 
 
+def _gloo(message: str) -> Cause:
+    return GlooFailed(
+        message=message,
+        hint="set GLOO_SOCKET_IFNAME to the interface that joins the nodes, on every node (Ray: for its "
+        "daemon too)",
+        retryable=None,
+    )
+
+
 def _never_joined(_: Found) -> Cause:
     return RendezvousTimedOut(
         message="some ranks did not join in time: one of them failed or started late, or cannot reach "
@@ -97,13 +106,14 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Gloo connectFullMesh failed",
-        build=lambda _: GlooFailed(
-            message="gloo could not connect all processes",
-            hint="set GLOO_SOCKET_IFNAME to the interface that joins the nodes, on every node (Ray: for "
-            "its daemon too)",
-            retryable=None,
-        ),
+        build=lambda _: _gloo("gloo could not connect all processes"),
         versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="Unable to find ",
+        pattern=r"Unable to find (?:address|interface) for: \[?(?P<what>[^\]\n]{1,100})",
+        build=lambda found: _gloo(f"gloo finds no interface or address {found.word('what')}"),
+        versions="torch 1.x to 2.9",
     ),
     CauseRule(
         literal="gloo/transport/tcp",

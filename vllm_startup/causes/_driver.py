@@ -106,7 +106,19 @@ RULES: tuple[CauseRule, ...] = (
         build=_not_permitted,
         versions="CUDA error 401",
     ),
-    CauseRule(literal="CUDA error: operation not permitted", build=_not_permitted, versions="CUDA error 800"),
+    CauseRule(
+        literal="CUDA error: operation not permitted",
+        # "... when stream is capturing" (900) is no word of the driver's.
+        pattern=r"CUDA error: operation not permitted(?! when stream)",
+        build=_not_permitted,
+        versions="CUDA error 800",
+    ),
+    CauseRule(
+        literal="operation not supported",
+        pattern=r"CUDA (?:driver )?error: operation not supported",
+        build=lambda found: attrs.evolve(_not_permitted(found), confidence="likely"),
+        versions="CUDA error 801",
+    ),
     CauseRule(
         literal="system not yet initialized",
         where="both",

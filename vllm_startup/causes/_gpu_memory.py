@@ -84,7 +84,9 @@ _ROOM = (
         "capture_model",
         "lower --gpu-memory-utilization, capture fewer graph sizes, or start with --enforce-eager",
     ),
+    ("_allocate_kv_cache", "lower --gpu-memory-utilization"),  # until 0.10, V0
     ("initialize_kv_cache", "lower --gpu-memory-utilization"),
+    ("_dummy_sampler_run", "lower --max-num-seqs first, then --gpu-memory-utilization"),
     ("profile_run", "lower --max-num-batched-tokens or --max-num-seqs"),
     ("load_model", "use more GPUs (--tensor-parallel-size), a quantised checkpoint, or --cpu-offload-gb"),
 )
@@ -130,16 +132,31 @@ def _not_free(found: Found) -> Cause:
 _LEAST_UTILIZATION = 0.3
 
 
+# Tokens of a KV block, at most (vLLM 0.2 to 0.33 on GPUs: 16 to 128).
+_BLOCK_TOKENS = 128
+
+
+def _shorter(length: int | None, fits: int | None, needed: int | None, available: int | None) -> str | None:
+    """The length that fits: as vLLM tells it, else in proportion (before 0.8.5 it does not tell)."""
+    if fits:
+        return f"start with --max-model-len {fits} or less, or raise --gpu-memory-utilization"
+    if not length or not needed or not available or available <= 0:
+        return None
+    about = int(length * available / needed) // _BLOCK_TOKENS * _BLOCK_TOKENS
+    if about <= 0:
+        return None
+    return f"start with --max-model-len of about {about}, or raise --gpu-memory-utilization"
+
+
 def _too_small(found: Found) -> Cause:
     length, fits = found.number("length"), found.number("fits")
+    needed, available = found.size("needed"), found.size("available")
     return KvCacheTooSmall(
         message=f"the KV cache cannot hold one request of {length} tokens",
-        hint=f"start with --max-model-len {fits} or less, or raise --gpu-memory-utilization"
-        if fits
-        else None,
+        hint=_shorter(length, fits, needed, available),
         max_model_len=length,
-        needed_bytes=found.size("needed"),
-        available_bytes=found.size("available"),
+        needed_bytes=needed,
+        available_bytes=available,
         fits_len=fits,
         retryable=False,
     )

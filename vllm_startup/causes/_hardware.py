@@ -74,6 +74,17 @@ def _quantization(found: Found) -> Cause:
     )
 
 
+def _dtype_of_method(found: Found) -> Cause:
+    dtype, method = found.word("dtype"), found.word("method")
+    allowed = [each.rpartition(".")[2] for each in found.names("allowed") or ()]
+    return DtypeUnsupported(
+        message=f"quantisation {method} does not go with {dtype}",
+        hint=f"start with --dtype {allowed[0]}" if allowed else None,
+        dtype=dtype,
+        retryable=False,
+    )
+
+
 def _dotted(capability: int | None) -> str:
     return "unknown" if capability is None else f"{capability // 10}.{capability % 10}"
 
@@ -127,6 +138,13 @@ RULES: tuple[CauseRule, ...] = (
             dtype="bfloat16",
             retryable=False,
         ),
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="is not supported for quantization method",
+        pattern=r"torch\.(?P<dtype>\w{1,30}) is not supported for quantization method "
+        r"(?P<method>[\w-]{1,60})(?:\. Supported dtypes: \[(?P<allowed>[^\]]{1,200})\])?",
+        build=_dtype_of_method,
         versions="0.2 to 0.33",
     ),
     CauseRule(

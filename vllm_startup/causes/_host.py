@@ -7,6 +7,7 @@ from typing import Literal
 import attrs
 
 from vllm_startup.causes._base import Cause
+from vllm_startup.causes._remedies import elsewhere
 from vllm_startup.causes._rules import CauseRule, Found
 
 
@@ -134,8 +135,16 @@ def _shared_memory(_: Found) -> Cause:
 def _disk_full(found: Found) -> Cause:
     path = found.word("path")
     return DiskFull(
-        message=f"no space is left{f' for {path}' if path else ' on a disk'}", path=path, retryable=False
+        message=f"no space is left{f' for {path}' if path else ' on a disk'}",
+        hint=_room(path),
+        path=path,
+        retryable=False,
     )
+
+
+def _room(path: str | None) -> str:
+    moved = elsewhere(path)
+    return "free space there, or " + moved if moved else "free space there (df -h)"
 
 
 # Functions in which a file is opened to be written.
@@ -164,6 +173,7 @@ def _not_writable(found: Found) -> Cause:
     path = found.word("path")
     return PathNotWritable(
         message=f"{path or 'a path'} may not be written",
+        hint=elsewhere(path),
         path=path,
         errno=found.number("errno"),
         retryable=False,
@@ -171,6 +181,13 @@ def _not_writable(found: Found) -> Cause:
 
 
 _HTTP = frozenset({"create_server_socket", "create_server_unix_socket", "setup_server", "startup"})
+
+
+_FREE_PORT = {
+    "http": "end the process that listens there, or choose another --port",
+    "rendezvous": "end the other start, or set another VLLM_PORT (several nodes: --master-port); --port is "
+    "not the one that clashes",
+}
 
 
 def _taken(found: Found, purpose: Literal["http", "rendezvous"] | None) -> Cause:
@@ -184,7 +201,7 @@ def _taken(found: Found, purpose: Literal["http", "rendezvous"] | None) -> Cause
     )
     return PortInUse(
         message=f"{what}{f' {address}' if address else ''} is in use",
-        hint="end the process that listens there, or choose another --port" if purpose == "http" else None,
+        hint=_FREE_PORT.get(purpose or ""),
         address=address,
         purpose=purpose,
         retryable=None,

@@ -121,7 +121,8 @@ def _untrusted(found: Found) -> Cause:
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="gated repo",
-        pattern=r"gated repo(?:sitory)?(?:.{0,200}?https://huggingface\.co/"
+        # A 404 adds "if you are trying to access a private or gated repo, ...".
+        pattern=r"(?<!private or )gated repo(?:sitory)?(?:.{0,200}?https://huggingface\.co/"
         r"(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
         build=_denied,
         versions="huggingface_hub 0.16 to 1.x, transformers 4.30 to 5.x",
@@ -234,11 +235,16 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="Failed to resolve 'huggingface.co'", build=_unreachable, versions="urllib3 2"),
     CauseRule(
         literal="huggingface.co",
-        pattern=r"(?:host='(?:[\w-]+\.)*huggingface\.co', port=443\)?.{0,200}(?:Max retries exceeded"
-        r"|Read timed out|"
-        r"timed out)|Connection to huggingface\.co timed out)",
+        pattern=r"(?:host=\\{0,3}'(?:[\w-]{1,60}\.){0,4}huggingface\.co\\{0,3}', port=443\)?.{0,200}"
+        r"(?:Max retries exceeded|timed out)|Connection to huggingface\.co timed out)",
         build=_unreachable,
         versions="requests 2, urllib3 1 and 2",
+    ),
+    CauseRule(
+        literal="Max retries exceeded with url: /",
+        pattern=r"Max retries exceeded with url: /(?:api/models/|[\w.-]{1,96}/[\w.-]{1,96}/resolve/)",
+        build=_unreachable,
+        versions="requests 2, urllib3 1 and 2; HF_ENDPOINT",
     ),
     CauseRule(
         literal="An error happened while trying to locate the file",

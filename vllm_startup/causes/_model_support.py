@@ -74,7 +74,9 @@ def _architecture(found: Found) -> Cause:
     until = found.word("until")
     return ArchitectureUnsupported(
         message=f"this vLLM does not implement {', '.join(names or ('the architecture',))}",
-        hint=f"use vLLM {until} or older" if until else None,
+        hint=f"use vLLM {until} or older"
+        if until
+        else "upgrade vLLM, or try --model-impl transformers (0.7 and newer)",
         architectures=names,
         retryable=False,
     )
@@ -261,6 +263,7 @@ RULES: tuple[CauseRule, ...] = (
         )
     ),
     CauseRule(literal="No valid attention backend", build=_attention, versions="0.11.1 to 0.33"),
+    CauseRule(literal="Sinks are only supported in", build=_attention, versions="0.10.1 to 0.33"),
     CauseRule(
         literal="Selected backend",
         pattern=r"Selected backend \S{1,80} is not valid for",

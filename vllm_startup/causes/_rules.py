@@ -165,6 +165,7 @@ FAMILIES: Final = (
     "_compile",
     "_crash",
     "_server",
+    "_libraries",
     "_install",
 )
 

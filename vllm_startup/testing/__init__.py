@@ -54,6 +54,7 @@ For a probe or a rule of your own, script the other probes and watch::
         report = await startup.wait_until_ready()
 '''
 
+from vllm_startup._demo.command import simulated_server
 from vllm_startup._readings import Observation
 from vllm_startup.testing._clock import ClockStuckError, FakeClock
 from vllm_startup.testing._probes import HungProbe, Script, ScriptedProbe
@@ -75,4 +76,5 @@ __all__ = [
     "killed_after",
     "ready_after",
     "replay",
+    "simulated_server",
 ]

@@ -26,7 +26,7 @@ class ScriptedProbe:
             and what is seen then: a reading, several, or an exception to raise. The times do not
             go back.
         interval_s: Seconds between samples, as of a probe that polls: what the script has for a
-            time is then seen at the next sample. None: exactly at its time.
+            time is then seen at the next sample. None: at its time (a watch rounds up to 20 ms).
         after: What follows the script: ``"silence"``, the ``"end"`` of the probe, or to
             ``"repeat"`` its last readings at every interval (1 s if it has none).
         follows_restarts: Whether this probe finds the next process after a restart, which a

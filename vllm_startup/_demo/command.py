@@ -1,17 +1,16 @@
-"""A simulated vLLM server, for tests of what starts, watches and uses one."""
+"""The command that starts a simulated server."""
 
 from __future__ import annotations
 
 import math
 import socket
 import sys
-from typing import Literal
 
-from vllm_startup._demo.settings import SCENARIOS, VERSIONS, Settings
+from vllm_startup._demo.settings import SCENARIOS, VERSIONS, Scenario, Settings
 
 
 def simulated_server(
-    scenario: Literal["ready", "out-of-memory", "hang", "killed"] = "ready",
+    scenario: Scenario = "ready",
     *,
     speed: float = 1.0,
     version: str = VERSIONS[-1],

@@ -1,0 +1,105 @@
+"""The benchmarks run, and print what the README's table is made from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+KEYS = {"question", "arguments", "budget", "results", "within_budget", "machine"}
+RESULTS = {
+    "ready": {"ours", "poll_1s", "poll_0.1s"},
+    "death": {"exit_1", "exit_0", "kill", "aftermath", "alive"},
+    "cost": {"interpreter_cpu_s", "processes"},
+    "flood": {"literals", "uninteresting", "start", "long_line_ms"},
+    "imports": {
+        "bare",
+        "attrs_and_transitions",
+        "vllm_startup",
+        "wait_until_ready",
+        "every_name",
+        "urllib",
+        "httpx",
+    },
+    "many": {"address", "servers"},
+}
+
+
+def run(name: str, *arguments: str) -> str:
+    command = [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in servers name their processes in /proc")
+@pytest.mark.parametrize("name", RESULTS)
+def test_a_benchmark_prints_one_object_with_the_documented_keys(name: str) -> None:
+    printed = json.loads(run(name, "--quick"))
+    assert printed.keys() == KEYS
+    assert printed["results"].keys() == RESULTS[name]
+    assert printed["arguments"]["seed"] == 1
+    assert printed["arguments"]["quick"] is True
+    assert isinstance(printed["within_budget"], bool)
+    assert {"date", "cpu", "cpus", "load", "python", "versions"} <= printed["machine"].keys()
+
+
+@pytest.mark.parametrize("name", [*RESULTS, "table"])
+def test_a_benchmark_explains_itself(name: str) -> None:
+    assert f"python benchmarks/{name}.py" in run(name, "--help")
+
+
+MACHINE = {
+    "date": "2026-01-02",
+    "system": "Linux",
+    "kernel": "6.8",
+    "cpu": "a processor",
+    "cpus": 2,
+    "python": "3.11.7",
+    "versions": {"attrs": "26.1.0"},
+}
+READY = {
+    "results": {
+        "ours": {"median_ms": 25.4, "p95_ms": 44.0},
+        "poll_1s": {"median_ms": 512.0, "p95_ms": 961.5},
+        "poll_0.1s": {"median_ms": 55.0, "p95_ms": 99.0},
+    },
+    "machine": MACHINE,
+}
+TABLE = """\
+| | budget | vllm_startup | naive |
+| --- | --- | --- | --- |
+| ready noticed after the server listens (median, p95) | 30 ms, 150 ms | 25 ms, 44 ms \
+| 512 ms, 962 ms every second, 55 ms, 99 ms every 0.1 s |
+
+Measured on 2026-01-02: 2 cores of a processor, Linux 6.8, Python 3.11.7, attrs 26.1.0."""
+
+
+def test_the_table_is_written_between_the_markers(tmp_path: Path) -> None:
+    (tmp_path / "ready.json").write_text(json.dumps(READY))
+    readme = tmp_path / "README.md"
+    readme.write_text("# Title\n<!-- benchmarks:begin -->\nold\n<!-- benchmarks:end -->\nafter\n")
+    printed = run("table", "--results", str(tmp_path), "--only", "ready", "--readme", str(readme))
+    assert printed == f"{TABLE}\n"
+    assert readme.read_text() == (
+        f"# Title\n<!-- benchmarks:begin -->\n{TABLE}\n<!-- benchmarks:end -->\nafter\n"
+    )
+
+
+def test_a_quick_run_is_never_written_into_a_readme(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "table.py"),
+        "--quick",
+        "--readme",
+        str(tmp_path / "README.md"),
+    ]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert "--quick" in ran.stderr

@@ -1,0 +1,242 @@
+"""Whole trees end, whatever they do about it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from launching import ESCAPE, FORK_ON, PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians, read
+
+from vllm_startup._end_tree import Process, end_tree, living, read_process, send
+from vllm_startup._guarded import Guarded, LeftProcess
+from vllm_startup._launch import Launch, TreeEndError, launch
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whole trees are ended on Linux")
+
+QUICKLY = 0.2
+"""Seconds until SIGKILL: the programs here do not need more."""
+
+
+End = Callable[..., Awaitable[Tree]]
+
+
+@pytest.fixture
+def end(tmp_path: Path) -> End:
+    """Launch a program, wait until it has said that it is ready, and leave the block."""
+    log = tmp_path / "log"
+
+    async def run(program: str, *, kill_after: float = QUICKLY, members: int = 1) -> Tree:
+        tree = Tree()
+        async with launch([*PYTHON, program], env=tree.env, log=log, kill_after=kill_after):
+            assert await asyncio.to_thread(eventually, lambda: b"ready" in read(log))
+            assert await asyncio.to_thread(eventually, lambda: len(tree.alive()) >= members), tree.alive()
+        return tree
+
+    return run
+
+
+async def test_a_program_that_ends_when_asked_is_not_waited_for(end: End) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    tree = await end("import time\n" + SLEEP, kill_after=30)
+    assert tree.alive() == {}
+    assert loop.time() - began < 5
+
+
+async def test_a_program_that_ignores_sigterm_is_killed(end: End) -> None:
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    tree = await end(STUBBORN + SLEEP)
+    assert tree.alive() == {}
+    assert loop.time() - began > QUICKLY
+
+
+async def test_a_stopped_program_gets_sigterm_too(tmp_path: Path) -> None:
+    tree = Tree()
+    told = tmp_path / "told"
+    program = f"""
+import signal, sys, time
+def stop(*_):
+    open({str(told)!r}, "w").close()
+    sys.exit()
+signal.signal(signal.SIGTERM, stop)
+{SLEEP}"""
+    log = tmp_path / "log"
+    async with launch([*PYTHON, program], env=tree.env, log=log, kill_after=30) as server:
+        assert await asyncio.to_thread(eventually, lambda: b"ready" in read(log))
+        os.kill(server.pid, signal.SIGSTOP)
+    assert tree.alive() == {}
+    assert told.exists()
+
+
+async def test_a_grandchild_that_left_the_session_and_its_parent_is_ended(end: End) -> None:
+    tree = await end(STUBBORN + ESCAPE + SLEEP, members=2)
+    assert tree.alive() == {}
+
+
+async def test_what_is_left_of_a_program_that_has_ended_itself_is_ended() -> None:
+    tree = Tree()
+    async with launch([*PYTHON, STUBBORN + ESCAPE], env=tree.env, kill_after=QUICKLY) as server:
+        assert await server.process.wait() == 0
+        assert len(tree.alive()) == 1
+    assert tree.alive() == {}
+
+
+async def test_processes_that_appear_while_the_tree_is_ended_are_ended_too(end: End) -> None:
+    program = """
+import os, signal, time
+def grow(*_):
+    for _ in range(5):
+        if os.fork() == 0:
+            os.setsid()
+            time.sleep(600)
+signal.signal(signal.SIGTERM, grow)
+"""
+    tree = await end(program + SLEEP)
+    assert tree.alive() == {}
+
+
+async def test_a_process_that_forks_and_ends_without_pause_is_ended(end: End) -> None:
+    tree = await end(
+        STUBBORN + FORK_ON + "if os.fork() == 0:\n    os.setsid()\n    fork_on()\n" + SLEEP, members=2
+    )
+    assert tree.alive() == {}
+
+
+async def test_a_resource_tracker_is_left_the_time_to_clean_up(tmp_path: Path) -> None:
+    program = (
+        STUBBORN
+        + f"""
+from multiprocessing.shared_memory import SharedMemory
+shared = SharedMemory(create=True, size=100)
+open({str(tmp_path / "name")!r}, "w").write(shared.name)
+{SLEEP}"""
+    )
+    tree = Tree()
+    async with launch([*PYTHON, program], env=tree.env, kill_after=QUICKLY):
+        assert await asyncio.to_thread(eventually, lambda: read(tmp_path / "name"))
+        segment = Path("/dev/shm") / (tmp_path / "name").read_text()
+        assert segment.exists()
+    assert tree.alive() == {}
+    assert not segment.exists()
+
+
+async def test_socket_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "ipc"
+    program = (
+        STUBBORN
+        + f"""
+import socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind({str(path)!r})
+{SLEEP}"""
+    )
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(tmp_path / "ours"))
+        async with launch([*PYTHON, program], kill_after=QUICKLY):
+            assert await asyncio.to_thread(eventually, path.exists)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["ours"]
+
+
+async def test_the_tree_ends_when_its_guardian_was_killed(tmp_path: Path) -> None:
+    tree = Tree()
+    log = tmp_path / "log"
+    program = STUBBORN + "if os.fork() == 0:\n    time.sleep(600)\n" + SLEEP
+    async with launch([*PYTHON, program], env=tree.env, log=log, kill_after=QUICKLY) as server:
+        assert await asyncio.to_thread(eventually, lambda: b"ready" in read(log))
+        assert len(tree.alive()) == 2
+        [guardian] = guardians(os.getpid())
+        os.kill(guardian, signal.SIGKILL)
+    assert tree.alive() == {}
+    assert await server.process.wait() == 255
+
+
+async def test_a_guardian_that_hears_nothing_is_replaced(tmp_path: Path) -> None:
+    deaf = tmp_path / "deaf.py"
+    deaf.write_text("import time\ntime.sleep(600)\n")
+    guarded = Guarded(deaf, patience_s=0.2)
+    starting = asyncio.create_task(guarded.start(["true"], environ={}, cwd=None, output=1))
+    await asyncio.sleep(0.01)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    assert await guarded.end(0) == []
+
+
+# --- what cannot be ended -------------------------------------------------------------------
+
+UNABLE = """
+import os, sys
+fd = int(sys.argv[1])
+size = int.from_bytes(os.read(fd, 4), "big")
+while size > 0:
+    size -= len(os.read(fd, size))
+os.write(fd, b"started %d 1\\n" % os.getpid())
+os.read(fd, 100)
+os.write(fd, b"left 41 VLLM::Worker\\t42 a b\\n")
+"""
+
+
+@pytest.fixture
+def unable(tmp_path: Path) -> Guarded:
+    """A guardian that cannot end everything."""
+    program = tmp_path / "unable.py"
+    program.write_text(UNABLE)
+    return Guarded(program)
+
+
+async def test_what_could_not_be_ended_is_named(unable: Guarded) -> None:
+    with pytest.raises(TreeEndError) as caught:
+        async with Launch(launch(["true"]).plan, unable):
+            pass
+    assert caught.value.left == (LeftProcess(pid=41, name="VLLM::Worker"), LeftProcess(pid=42, name="a b"))
+    assert str(caught.value) == (
+        "processes of the server could not be ended: 41 (VLLM::Worker), 42 (a b); a driver or a file system"
+        " may hold them"
+    )
+
+
+async def test_an_error_under_way_gets_a_note_of_what_could_not_be_ended(unable: Guarded) -> None:
+    with pytest.raises(KeyError) as caught:
+        async with Launch(launch(["true"]).plan, unable):
+            raise KeyError("the caller's")
+    [note] = caught.value.__notes__
+    assert "41 (VLLM::Worker), 42 (a b)" in note
+
+
+def test_it_gives_up_on_what_does_not_end() -> None:
+    stuck = Process(pid=2**22, start=1, parent=1, session=1, zombie=False, name="stuck")
+    assert end_tree(lambda: [stuck], kill_after=0, give_up=0.05, finished=lambda _: False) == [stuck]
+
+
+# --- who is who -----------------------------------------------------------------------------
+
+
+def test_a_process_that_has_anothers_pid_is_not_hit() -> None:
+    with subprocess.Popen(["sleep", "600"]) as child:
+        found = read_process(child.pid)
+        assert found is not None
+        send(found._replace(start=found.start - 1), signal.SIGKILL)
+        assert child.poll() is None
+        send(found, signal.SIGKILL)
+        assert child.wait() == -signal.SIGKILL
+        send(found, signal.SIGKILL)
+
+
+def test_the_descendants_of_a_process_are_its_tree() -> None:
+    with subprocess.Popen(["sh", "-c", "sh -c 'sleep 600; true'; true"]) as root:
+
+        def tree() -> list[str]:
+            return sorted(process.name for process in living(lambda process: process.pid == root.pid))
+
+        assert eventually(lambda: tree() == ["sh", "sh", "sleep"]), tree()
+        for process in living(lambda process: process.pid == root.pid):
+            send(process, signal.SIGKILL)
+        assert eventually(lambda: tree() == [])

@@ -1,0 +1,53 @@
+"""What stands before every line of a log that somebody pasted: indentation, quote marks, numbers."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LOOKED_AT: Final = 200  # lines
+_FEWEST: Final = 3
+
+
+def margin_of(lines: list[str]) -> Callable[[str], str] | None:
+    """How the margin of a log is taken off its lines, told by its beginning; None without one."""
+    head = [line.rstrip("\r") for line in lines[:_LOOKED_AT]]
+    filled = [line for line in head if line.strip()]
+    if len(filled) < _FEWEST:
+        return None
+    if all(line.startswith(">") for line in filled):
+        return _unquoted
+    if _is_numbered(head):
+        return _unnumbered
+    indent = min(len(line) - len(line.lstrip(" \t")) for line in filled)
+    return _outdented(filled[0][:indent]) if indent else None
+
+
+def _unquoted(line: str) -> str:
+    return line.removeprefix(">").removeprefix(" ")
+
+
+def _outdented(margin: str) -> Callable[[str], str]:
+    return lambda line: line.removeprefix(margin)
+
+
+@cache
+def _number() -> re.Pattern[str]:
+    """A line's number as ``cat -n``, ``less -N``, ``nl`` and ``grep -n`` write it."""
+    return re.compile(r" {0,8}(\d{1,7})(?:\t|:| \| | {1,2})")
+
+
+def _unnumbered(line: str) -> str:
+    return _number().sub("", line, count=1) if line[:9].lstrip(" ")[:1].isdigit() else line
+
+
+def _is_numbered(lines: list[str]) -> bool:
+    """Whether the lines count themselves (a rank's number before each stays the same)."""
+    found = [_number().match(line) for line in lines]
+    numbers = [int(each[1]) for each in found if each is not None]
+    return len(numbers) == len(lines) and all(after == before + 1 for before, after in pairwise(numbers))
