@@ -385,7 +385,8 @@ def test_memory_does_not_grow_with_the_log() -> None:
 
 def test_no_secret_of_a_line_is_in_the_report() -> None:
     """vLLM prints its arguments, the API key among them, at the first step of a start."""
-    line = "(APIServer pid=7) INFO 11-30 14:06:44 [utils.py:233] non-default args: {'model': '/m', 'api_key': ['sekret']}"
+    prefix = "(APIServer pid=7) INFO 11-30 14:06:44 [utils.py:233]"
+    line = prefix + " non-default args: {'model': '/m', 'api_key': ['sekret']}"
     text = diagnose([line]).to_json()
     assert "non-default args" in text
     assert "sekret" not in text

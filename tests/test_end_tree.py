@@ -162,12 +162,12 @@ async def test_a_guardian_that_hears_nothing_is_replaced(tmp_path: Path) -> None
     deaf = tmp_path / "deaf.py"
     deaf.write_text("import time\ntime.sleep(600)\n")
     guarded = Guarded(deaf, patience_s=0.2)
-    starting = asyncio.create_task(guarded.start(["true"], environ={}, cwd=None, output=1))
+    starting = asyncio.create_task(guarded.start(["true"], environ={}, cwd=None, output=1, kill_after=0))
     await asyncio.sleep(0.01)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert await guarded.end(0) == []
+    assert await guarded.end() == []
 
 
 # --- what cannot be ended -------------------------------------------------------------------

@@ -43,7 +43,8 @@ async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     program = (
         "import http.server, sys\n"
         "class H(http.server.BaseHTTPRequestHandler):\n"
-        "    def do_GET(self): self.send_response(200); self.send_header('Content-Length', '0'); self.end_headers()\n"
+        "    def do_GET(self):\n"
+        "        self.send_response(200); self.send_header('Content-Length', '0'); self.end_headers()\n"
         "    def log_message(self, *a): pass\n"
         "s = http.server.HTTPServer(('127.0.0.1', 0), H)\n"
         "print(s.server_port, flush=True)\n"

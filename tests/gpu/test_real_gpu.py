@@ -95,7 +95,7 @@ class Watch:
         """Return after how many seconds a sample at the probe's own cadence shows it."""
         start = time.monotonic()
         async with asyncio.timeout(limit_s + 10):
-            while not reached(await self.one()):  # noqa: ASYNC110 - a driver has no event for it
+            while not reached(await self.one()):
                 await asyncio.sleep(self._probe.interval_s)
         took = time.monotonic() - start
         assert took <= limit_s

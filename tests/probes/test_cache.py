@@ -90,7 +90,7 @@ async def test_a_download_grows_and_its_end_is_no_growth(tmp_path: Path) -> None
 
 async def test_the_environment_is_the_servers_own(tmp_path: Path) -> None:
     code = "import sys; print(flush=True); sys.stdin.read()"
-    server = subprocess.Popen(  # noqa: ASYNC220 - it does not block for long
+    server = subprocess.Popen(
         [sys.executable, "-c", code],
         env={"HF_HOME": str(tmp_path), "HOME": "/nonexistent"},
         stdin=subprocess.PIPE,

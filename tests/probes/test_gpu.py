@@ -493,7 +493,7 @@ async def test_closing_during_a_call_returns_at_once_and_the_call_releases(nvml:
 
 async def _settled(probe: GpuProbe) -> None:
     async with asyncio.timeout(5):
-        while probe._runner.busy:  # noqa: ASYNC110 - the runner tells nobody when it is free
+        while probe._runner.busy:
             await asyncio.sleep(0.001)
 
 

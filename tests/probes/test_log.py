@@ -1,4 +1,3 @@
-# ruff: noqa: ASYNC240 - a test may block its own loop
 from __future__ import annotations
 
 import asyncio

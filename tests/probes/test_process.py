@@ -1,5 +1,4 @@
 """Ends of real processes, told by the kernel."""
-# ruff: noqa: ASYNC110, ASYNC220 - real processes, whose states are looked for
 
 from __future__ import annotations
 

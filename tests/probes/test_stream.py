@@ -1,4 +1,4 @@
-# ruff: noqa: ASYNC220, ASYNC230 - a test may block its own loop
+# ruff: noqa: ASYNC230 - a test may block its own loop
 from __future__ import annotations
 
 import asyncio

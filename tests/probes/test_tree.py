@@ -1,5 +1,4 @@
 """Scans of real process trees."""
-# ruff: noqa: ASYNC110, ASYNC220 - real processes, whose states are looked for
 
 from __future__ import annotations
 
