@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from vllm_startup._readings import Reading
 
-POLL_S: Final = 0.04
+POLL_S: Final = 0.045
 """A cause is to be told within 50 ms of its line."""
 
 BROKEN_POLL_S: Final = 0.5

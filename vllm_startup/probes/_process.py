@@ -19,8 +19,8 @@ from vllm_startup.probes._system import Stat, System, existing, exists, this_sys
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# An engine imports for 5 to 20 s before it can die of anything of interest; half a second finds it.
-_DISCOVERY_S: Final = 0.5
+# An engine imports for 5 to 20 s before it can die of anything of interest; a second finds it.
+_DISCOVERY_S: Final = 1.0
 # Where there is no pidfd. A look at a process costs some 10 us on Linux, 50 us through psutil.
 _POLL_S: Final = 0.1
 # asyncio's child watcher sets the return code from a thread some ms after the kernel tells the death.
