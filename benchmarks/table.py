@@ -44,7 +44,7 @@ def death(result: Json) -> Iterator[Row]:
             [measured[output][key]["median_ms"] for output in ("file", "pipe")]
             for key in ("cause_found", "raised")
         )
-        ours = f"cause {max(told):.0f} ms, exception {max(raised):.0f} ms"
+        ours = f"cause {max(told):.0f} ms, exception {max(0.0, *raised):.0f} ms"
         yield f"death told: {words[how]} (median)", "50 ms, 50 ms", ours, "never"
 
 
@@ -54,7 +54,7 @@ def cost(result: Json) -> Iterator[Row]:
             f"{tree[name]['pct_15_min']:.2f} %, {tree[name]['rss_mib']:.0f} MiB"
             for name in ("ours", "poll_1s")
         )
-        yield f"cost over 15 minutes, {count} processes in the tree (of one core)", "1 %, 60 MiB", ours, naive
+        yield f"cost over 15 minutes, tree of {count} (of one core, memory)", "1 %, 60 MiB", ours, naive
 
 
 def flood(result: Json) -> Iterator[Row]:
@@ -86,7 +86,7 @@ def many(result: Json) -> Iterator[Row]:
             f"{found['pct']:.1f} %, {found['rss_mib']:.0f} MiB, {found['p99_ms']:.0f} ms"
             for found in (measured["ours"], measured["poll_1s"])
         )
-        yield f"{count} remote servers (of one core, memory, p99 of ready)", "100 %, 1000 ms", ours, naive
+        yield f"remote servers: {count} (of one core, memory, p99 of ready)", "100 %, 1000 ms", ours, naive
 
 
 ROWS: dict[str, Callable[[Json], Iterator[Row]]] = {

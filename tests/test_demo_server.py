@@ -102,7 +102,7 @@ async def test_out_of_memory_names_the_gpu_and_the_sizes(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_killed_is_seen_by_the_process_alone(version: str) -> None:
-    async with demo("killed", speed=FAST, version=version) as server:
+    async with demo("killed", speed=3, version=version) as server:
         with pytest.raises(StartupError) as caught:
             await server.wait_until_ready(timeouts=demo_timeouts("killed"))
         assert await server.process.wait() == 1

@@ -22,6 +22,7 @@ from launching import PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians, read
 
 from vllm_startup import PhaseEntered, StartupError, StartupStalled, Timeouts, causes
 from vllm_startup._launch import Launch, launch
+from vllm_startup._output import OutputTail
 from vllm_startup._readings import GpuMemory, GpuSample, Reading
 from vllm_startup.testing import simulated_server
 
@@ -55,11 +56,11 @@ async def line_in(log: Path, text: bytes = b"ready") -> None:
 
 async def test_the_server_leads_a_session_and_a_group_and_reads_nothing(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    program = "import os\nprint([os.getpid(), os.getsid(0), os.getpgid(0)], os.read(0, 1))"
+    program = "import os\nprint([os.getpid(), os.getsid(0), os.getpgid(0)], os.readlink('/proc/self/fd/0'))"
     async with launch([*PYTHON, program], log=log) as server:
         assert await server.process.wait() == 0
     pid = server.pid
-    assert log.read_text() == f"[{pid}, {pid}, {pid}] b''\n"
+    assert log.read_text() == f"[{pid}, {pid}, {pid}] /dev/null\n"
 
 
 async def test_the_server_has_the_environment_and_the_directory_that_it_was_given(tmp_path: Path) -> None:
@@ -72,6 +73,14 @@ async def test_the_server_has_the_environment_and_the_directory_that_it_was_give
     async with launch(["pwd"], log=log, cwd=place) as server:
         await server.process.wait()
     assert log.read_bytes().endswith(f"{place}\n".encode())
+
+
+async def test_a_command_and_an_environment_may_be_large(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    env = {f"V{number}": "v" * 100_000 for number in range(10)}
+    async with launch(["sh", "-c", "echo ${#V0} ${#1}", "sh", "a" * 100_000], log=log, env=env) as server:
+        await server.process.wait()
+    assert log.read_text() == "100000 100000\n"
 
 
 async def test_signals_that_we_ignore_are_ignored_and_none_else(tmp_path: Path) -> None:
@@ -108,6 +117,34 @@ async def test_a_pipe_is_drained_while_the_event_loop_is_blocked(tmp_path: Path)
     done = tmp_path / "done"
     async with launch(["sh", "-c", f"head -c 10000000 /dev/zero; touch {done}; exec sleep 600"]):
         assert eventually(done.exists)  # blocks the loop
+
+
+async def test_of_a_long_output_the_newest_whole_lines_are_kept() -> None:
+    reading, writing = os.pipe()
+    output = OutputTail(reading)
+    lines = [b"line %d " % number + b"x" * 1000 + b"\n" for number in range(10_000)]
+    for start in range(0, len(lines), 50):
+        os.write(writing, b"".join(lines[start : start + 50]))
+    os.close(writing)
+    await asyncio.to_thread(output.join)
+    kept = b"".join([data async for data in output.follow()]).splitlines(keepends=True)
+    output.close()
+    assert 4000 < len(kept) < 6000
+    assert kept == lines[-len(kept) :]
+
+
+async def test_output_is_followed_as_it_comes_by_all_who_want_it() -> None:
+    reading, writing = os.pipe()
+    output = OutputTail(reading)
+    first, second = output.follow(), output.follow()
+    for word in (b"one\n", b"two"):
+        os.write(writing, word)
+        assert await anext(first) == word
+        assert await anext(second) == word
+    os.close(writing)
+    assert [data async for data in first] == []
+    await second.aclose()
+    output.close()
 
 
 @pytest.mark.parametrize(
@@ -214,6 +251,18 @@ async def test_a_log_that_cannot_be_written_is_an_error_when_the_block_is_entere
         await launch(["true"], log=tmp_path).__aenter__()
 
 
+def test_a_program_without_a_python_of_its_own_cannot_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "")
+    with pytest.raises(RuntimeError, match="use wait_until_ready"):
+        launch(["true"])
+
+
+async def test_a_guardian_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/such/python")
+    with pytest.raises(FileNotFoundError, match="/no/such/python"):
+        await launch(["true"]).__aenter__()
+
+
 async def test_a_launch_is_entered_once() -> None:
     launched = launch(["true"])
     async with launched:
@@ -289,9 +338,11 @@ async def test_the_cause_of_a_program_that_fails_at_once_is_in_its_pipe() -> Non
     program = 'raise ModuleNotFoundError("No module named \'vllm\'", name="vllm")'
     async with launch([*PYTHON, program], url="http://127.0.0.1:1") as server:
         await server.process.wait()
+        began = asyncio.get_running_loop().time()
         with pytest.raises(StartupError) as caught:
             await server.wait_until_ready()
     assert isinstance(caught.value.cause, causes.ModuleMissing)
+    assert asyncio.get_running_loop().time() - began < 1.5  # a pipe that somebody holds takes 2 s
 
 
 async def test_a_crash_that_stands_in_the_log_from_before_is_not_this_starts(tmp_path: Path) -> None:
@@ -307,7 +358,7 @@ async def test_a_crash_that_stands_in_the_log_from_before_is_not_this_starts(tmp
 async def test_events_and_recording_go_where_they_are_wanted(tmp_path: Path) -> None:
     events: list[object] = []
     record = tmp_path / "recording.jsonl"
-    async with launch(simulated_server("killed", speed=10), on_event=events.append, record=record) as server:
+    async with launch(simulated_server("killed", speed=3), on_event=events.append, record=record) as server:
         with pytest.raises(StartupError) as caught:
             await server.wait_until_ready()
     assert isinstance(caught.value.cause, causes.ProcessKilled)
@@ -410,7 +461,7 @@ async def test_one_waiter_that_is_cancelled_leaves_the_others_alone() -> None:
 
 
 CALLER = """
-import asyncio, sys
+import asyncio, os, sys, time
 from launching import PYTHON, STUBBORN, SLEEP
 from vllm_startup._launch import launch
 
@@ -418,6 +469,8 @@ async def main():
     async with launch([*PYTHON, STUBBORN + SLEEP], log=sys.argv[1], kill_after=0.3) as server:
         if sys.argv[2] == "detach":
             server.detach()
+        if sys.argv[2] == "fork" and os.fork() == 0:
+            time.sleep(600)  # it holds all that its parent has open
         print("entered", flush=True)
         if sys.argv[2] == "leave":
             return
@@ -450,7 +503,7 @@ class Caller:
 
     def servers(self) -> list[int]:
         """What lives of the server."""
-        return [pid for pid, line in self.tree.alive().items() if "SIG_IGN" in line]
+        return [pid for pid, line in self.tree.alive().items() if line.startswith(" ".join(PYTHON))]
 
     def gone(self) -> bool:
         """Wait until nothing lives."""
@@ -483,6 +536,17 @@ def test_our_own_sudden_death_ends_the_tree(number: signal.Signals, tmp_path: Pa
     caller.process.send_signal(number)
     assert caller.gone()
     assert caller.process.returncode == -number
+
+
+def test_our_death_ends_the_tree_although_a_fork_of_us_lives(tmp_path: Path) -> None:
+    caller = Caller(tmp_path / "log", "fork")
+    assert caller.started()
+    caller.process.kill()
+    caller.process.wait()
+    assert eventually(lambda: not caller.servers())
+    [fork] = caller.tree.alive()
+    os.kill(fork, signal.SIGKILL)
+    assert caller.gone()
 
 
 def test_a_detached_server_survives_our_death(tmp_path: Path) -> None:

@@ -197,7 +197,7 @@ async def test_a_short_interval_does_not_spin(interval_s: float) -> None:
     assert 20 <= len(probe.sampled) <= 1 / interval_s + 2
 
 
-async def test_a_slow_probe_is_asked_again_at_once() -> None:
+async def test_a_slow_probe_is_asked_again_at_its_next_turn() -> None:
     clock = FakeClock()
 
     class Slow(Own):
@@ -209,7 +209,7 @@ async def test_a_slow_probe_is_asked_again_at_once() -> None:
     probe = Slow(limit_s=None)
     async with Startup([probe, ready_at(9)], clock=clock) as startup:
         await startup.wait_until_ready()
-    assert probe.sampled == [0.0, 2.5, 5.0, 7.5]
+    assert probe.sampled == [0.0, 3.0, 6.0]
 
 
 async def test_probes_hurry_while_a_death_is_judged() -> None:

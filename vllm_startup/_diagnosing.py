@@ -17,13 +17,14 @@ from typing import Final, Protocol, runtime_checkable
 
 import attrs
 
+from vllm_startup._events import Outcome
 from vllm_startup._log.lines import Line, LineReader
 from vllm_startup._log.markers import MARKERS, Means, sight
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._log.stamps import StampClock
 from vllm_startup._log.triggers import Triggers
 from vllm_startup._log.wrapping import as_written
-from vllm_startup._machine.attempt import Attempt
+from vllm_startup._machine.attempt import Attempt, Result
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
 from vllm_startup._machine.machine import StartupMachine
@@ -207,14 +208,12 @@ class _Reading:
             ground = witness.why_ready(attempt)
             now = max(ground.at, attempt.course.entered_at)
             attempt.advance(Phase.READY, now, ground)
-            machine.outcome = "ready"
+            machine.end(now, "ready", None)
         elif cause := _cause(attempt, witness):
-            machine.outcome, machine.cause = "failed", cause
-            attempt.course.fail(now)
+            machine.end(now, "failed", cause)
         else:
-            machine.outcome = "unfinished"
             self._suspect(attempt, now)
-        attempt.course.close(now)
+            machine.end(now, "unfinished", None)
         found = report(machine, now, versions=versions())
         return found if attempt.told.lines else attrs.evolve(found, last_progress=None)
 
@@ -228,15 +227,12 @@ class _Reading:
 
     def _settle_past(self) -> None:
         """Judge the earlier attempts by the same rules."""
-        past = self._machine.bringup.past
         for attempt in self._machine.bringup.chronicle.attempts[:-1]:
-            _, _, ended_at = past[attempt.number]
+            ended_at = attempt.result.at if attempt.result else self._clock.now
             witness = self._of(attempt)
-            if witness.was_ready(attempt):
-                past[attempt.number] = ("ready", None, ended_at)
-            else:
-                cause = _cause(attempt, witness)
-                past[attempt.number] = ("failed" if cause else "unfinished", cause, ended_at)
+            cause = None if witness.was_ready(attempt) else _cause(attempt, witness)
+            outcome: Outcome = "ready" if witness.was_ready(attempt) else "failed" if cause else "unfinished"
+            attempt.result = Result(outcome=outcome, cause=cause, at=ended_at)
 
     def _of(self, attempt: Attempt) -> _Witness:
         return self._witnesses.get(attempt.number) or _Witness()

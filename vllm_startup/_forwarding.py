@@ -40,6 +40,7 @@ class Tap:
         reading, writing = os.pipe()
         self._tail = OutputTail(reading)
         self._writing: int | None = writing
+        self._closed = False
         self._lock = threading.Lock()
         self._carried: dict[int, bytes] = {}
         self._unfinished: int | None = None  # the stream whose bar stands on the line that is not ended
@@ -76,9 +77,11 @@ class Tap:
             self._writing = None
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything. Harmless when it is called again."""
         self.end()
-        self._tail.close()
+        if not self._closed:
+            self._closed = True
+            self._tail.close()
 
 
 class Forwarder:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import IO, Final, Self
 
 import attrs
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._end_tree import GIVE_UP_S, Process, end_tree, living, read_process
+
+_log = logging.getLogger("vllm_startup")
 
 _GUARDIAN: Final = Path(__file__).with_name("_guardian.py")
 _SPARE_S: Final = 5.0  # what the guardian may take beyond the bounds that it keeps itself
@@ -79,6 +83,7 @@ class Guarded:
         self.process: ServerProcess | None = None
         self.told = asyncio.Event()
         self._start = 0
+        self._kill_after = 0.0
         self._guardian: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._text = b""
@@ -89,7 +94,13 @@ class Guarded:
         self._closed = asyncio.Event()
 
     async def start(
-        self, command: Sequence[str], *, environ: Mapping[str, str], cwd: str | None, output: int
+        self,
+        command: Sequence[str],
+        *,
+        environ: Mapping[str, str],
+        cwd: str | None,
+        output: int,
+        kill_after: float,
     ) -> ServerProcess:
         """Start the server.
 
@@ -98,16 +109,18 @@ class Guarded:
             environ: All of its environment.
             cwd: Its working directory.
             output: A file descriptor for what it prints.
+            kill_after: Seconds from SIGTERM to SIGKILL when the tree is ended, whoever ends it.
 
         Raises:
             OSError: It cannot be started.
         """
+        self._kill_after = kill_after
         ours, theirs = socket.socketpair()
         try:
-            with theirs:
+            with theirs, _file_of(_request(command, environ, cwd, kill_after)) as request:
                 self._guardian = subprocess.Popen(  # noqa: ASYNC220 - asyncio forks in the loop too
                     [sys.executable, "-I", "-S", str(self._program), str(theirs.fileno()), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
+                    stdin=request,
                     stdout=output,
                     stderr=output,
                     pass_fds=(theirs.fileno(),),
@@ -118,12 +131,7 @@ class Guarded:
             raise
         self._socket = ours
         ours.setblocking(False)
-        loop = asyncio.get_running_loop()
-        loop.add_reader(ours, self._read)
-        try:
-            await loop.sock_sendall(ours, _request(command, environ, cwd))
-        except OSError:
-            pass  # it has died: said below
+        asyncio.get_running_loop().add_reader(ours, self._read)
         await self._answered.wait()
         if self.process is not None:
             return self.process
@@ -140,25 +148,21 @@ class Guarded:
         except OSError:
             pass  # it is gone, and everything that it could do for us
 
-    async def end(self, kill_after: float) -> list[LeftProcess]:
+    async def end(self) -> list[LeftProcess]:
         """End the whole tree. A cancellation takes effect when that is done.
-
-        Args:
-            kill_after: Seconds from SIGTERM to SIGKILL.
 
         Returns:
             What could not be ended.
         """
         if self._guardian is None:
             return []
-        if self.process is not None:
-            self.say(f"end {kill_after:f}")
-        elif self._socket is not None:
-            self._socket.shutdown(socket.SHUT_WR)  # its request may be half sent; this too ends the tree
+        self.say("end")
         async with Uncancelled() as patience:
-            await patience.wait(self._ended, kill_after + self._patience_s)
+            await patience.wait(self._ended, self._kill_after + self._patience_s)
             if self._left is None:
-                self._left = await self._end_unguarded(patience, kill_after)
+                self._left = await self._end_unguarded(patience)
+            if self._left:
+                _log.error("%s", describe(self._left))  # a cancellation has no room for it
             await self._leave(patience)
         return self._left
 
@@ -179,7 +183,7 @@ class Guarded:
         self._close()
         self._guardian.wait()  # the socket closes in the last microseconds of a process
 
-    async def _end_unguarded(self, patience: Uncancelled, kill_after: float) -> list[LeftProcess]:
+    async def _end_unguarded(self, patience: Uncancelled) -> list[LeftProcess]:
         """Do the guardian's work when it was killed itself: what left the session is not found then."""
         if self._guardian is not None:
             self._guardian.kill()
@@ -187,7 +191,7 @@ class Guarded:
             return []
         runner = BlockingRunner("vllm-startup end")
         done = asyncio.Event()
-        ending = runner.submit(partial(_end_session, self.process.pid, self._start, kill_after))
+        ending = runner.submit(partial(_end_session, self.process.pid, self._start, self._kill_after))
         ending.add_done_callback(lambda _: done.set())
         await patience.wait(done, None)
         runner.close()
@@ -283,12 +287,28 @@ class Uncancelled:
         return True
 
 
-def _request(command: Sequence[str], environ: Mapping[str, str], cwd: str | None) -> bytes:
+def describe(left: Sequence[LeftProcess]) -> str:
+    """What could not be ended, for people."""
+    named = ", ".join(f"{process.pid} ({process.name})" for process in left)
+    return f"processes of the server could not be ended: {named}; a driver or a file system may hold them"
+
+
+def _file_of(data: bytes) -> IO[bytes]:
+    """A file without a name that holds ``data``, in memory where there is such a thing: it has secrets."""
+    if sys.platform == "linux":
+        file: IO[bytes] = open(os.memfd_create("vllm-startup"), "w+b")  # noqa: PTH123, SIM115 - the caller closes it
+    else:
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+    file.write(data)
+    file.seek(0)
+    return file
+
+
+def _request(command: Sequence[str], environ: Mapping[str, str], cwd: str | None, kill_after: float) -> bytes:
     """What the guardian is asked: see there."""
     entries = [f"{name}={value}" for name, value in environ.items()]
-    parts = [cwd or "", str(len(command)), *command, *entries]
-    body = b"\0".join(os.fsencode(part) for part in parts)
-    return len(body).to_bytes(4, "big") + body
+    parts = [f"{kill_after:f}", cwd or "", str(len(command)), *command, *entries]
+    return b"\0".join(os.fsencode(part) for part in parts)
 
 
 def _start_error(number: int, place: str, program: str, cwd: str | None) -> OSError:

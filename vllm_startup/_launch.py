@@ -17,7 +17,7 @@ from vllm_startup._clock import Clock
 from vllm_startup._end_tree import KILL_AFTER_S
 from vllm_startup._events import Event
 from vllm_startup._gpu_release import GpuRelease
-from vllm_startup._guarded import Guarded, LeftProcess
+from vllm_startup._guarded import Guarded, LeftProcess, describe
 from vllm_startup._output import OutputTail
 from vllm_startup._readings import Tier
 from vllm_startup._report import Baseline
@@ -43,12 +43,7 @@ class TreeEndError(RuntimeError):
 
     def __str__(self) -> str:
         """Which, and what that usually means."""
-        return _describe(self.left)
-
-
-def _describe(left: Sequence[LeftProcess]) -> str:
-    named = ", ".join(f"{process.pid} ({process.name})" for process in left)
-    return f"processes of the server could not be ended: {named}; a driver or a file system may hold them"
+        return describe(self.left)
 
 
 def launch(
@@ -99,7 +94,7 @@ def launch(
         exit_grace: How many seconds a failed start's processes may take to be gone.
         raise_early: Raise as soon as the cause is known.
         on_event: Called with every event.
-        record: A file to which everything seen is written.
+        record: A file to which everything seen by the first wait is written.
         baseline: An earlier report of the same model.
         clock: The time of the watches, for tests.
         kill_after: Seconds from SIGTERM to SIGKILL when the tree is ended; 0 for SIGKILL at once.
@@ -127,6 +122,8 @@ def launch(
 
     from vllm_startup.probes import GpuProbe
 
+    recordings = iter([record])
+
     def look(wish: Wish, server: Server | None, output: LogSource | None) -> Startup:
         return watch(
             (url or DEFAULT_URL) if server is None else server.url,
@@ -144,7 +141,7 @@ def launch(
             exit_grace=exit_grace,
             raise_early=raise_early,
             on_event=on_event,
-            record=None if server is None else record,
+            record=None if server is None else next(recordings, None),
             baseline=baseline,
             clock=clock,
         )
@@ -218,7 +215,7 @@ class Launch:
             self._output = OutputTail(reading)
         try:
             process = await self._guarded.start(
-                plan.command, environ=plan.environ, cwd=plan.cwd, output=output
+                plan.command, environ=plan.environ, cwd=plan.cwd, output=output, kill_after=plan.kill_after
             )
         finally:
             os.close(output)
@@ -250,13 +247,13 @@ class Launch:
         if left and error is None:
             raise TreeEndError(left)
         if left and error is not None:
-            error.add_note(_describe(left))
+            error.add_note(describe(left))
 
     async def _end(self) -> list[LeftProcess]:
         if self._detached:
             await self._guarded.release()
             return []
-        return await self._guarded.end(self.plan.kill_after)
+        return await self._guarded.end()
 
 
 def _subject(server: Server | None) -> dict[str, Any]:

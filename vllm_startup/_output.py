@@ -7,7 +7,7 @@ import contextlib
 import os
 import select
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Final
 
 _KEPT_BYTES: Final = 4 * 1024 * 1024
@@ -38,7 +38,7 @@ class OutputTail:
         self._thread = threading.Thread(target=self._drain, name="vllm-startup output", daemon=True)
         self._thread.start()
 
-    async def follow(self) -> AsyncIterator[bytes]:
+    async def follow(self) -> AsyncGenerator[bytes, None]:
         """Everything from the oldest byte that is kept to the end. Who is too slow misses whole lines."""
         arrived = asyncio.Event()
         follower = (asyncio.get_running_loop(), arrived)
@@ -58,6 +58,10 @@ class OutputTail:
         finally:
             with self._lock:
                 self._followers.discard(follower)
+
+    def join(self) -> None:
+        """Wait for the end of the output."""
+        self._thread.join()
 
     def close(self) -> None:
         """Read what is there, and no more."""

@@ -12,6 +12,14 @@ from typing import Literal
 import attrs
 
 
+def _finite(_reading: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is not None and not -_FAR_S < value < _FAR_S:
+        raise ValueError(f"{attribute.name} must be a time in seconds, not {value!r}")
+
+
+_FAR_S = 253_402_300_800.0  # the end of the year 9999, beyond which no date can be told
+
+
 @attrs.frozen
 class Reading:
     """Base of everything that a probe may report. Subclass it for readings of your own."""
@@ -35,7 +43,7 @@ class LogOpened(Reading):
 
     source: str
     stream: bool = False
-    modified_at: float | None = None
+    modified_at: float | None = attrs.field(default=None, validator=_finite)
     tail: tuple[str, ...] = ()
 
 
@@ -83,8 +91,8 @@ class ProcessFound(Reading):
     """
 
     pid: int
-    started_at: float | None = None
-    age_s: float | None = None
+    started_at: float | None = attrs.field(default=None, validator=_finite)
+    age_s: float | None = attrs.field(default=None, validator=_finite)
     command: tuple[str, ...] = ()
 
 
@@ -175,6 +183,21 @@ class CacheSize(Reading):
     total_bytes: int
 
 
+@attrs.frozen(kw_only=True)
+class MemoryEvents(Reading):
+    """What the kernel counts for the server's control group: memory, and kills for want of it.
+
+    Attributes:
+        oom_kills: Processes of the group that the kernel has killed for memory, since it was made.
+        limit_bytes: The memory that the group may use; None without a limit of its own.
+        used_bytes: What it uses.
+    """
+
+    oom_kills: int
+    limit_bytes: int | None = None
+    used_bytes: int | None = None
+
+
 # --- the port -----------------------------------------------------------------------------
 
 Owner = Literal["tree", "foreign", "unknown"]
@@ -257,7 +280,7 @@ class WatchPaused(Reading):
     The time counts for no limit: nobody was there to see progress.
     """
 
-    paused_s: float
+    paused_s: float = attrs.field(validator=(_finite, attrs.validators.ge(0)))
 
 
 @attrs.frozen

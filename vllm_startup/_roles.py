@@ -7,6 +7,7 @@ The names stand in log prefixes (``(EngineCore_DP0 pid=1)``, vLLM 0.8 and newer)
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import lru_cache
 
 TITLE_PREFIX = "VLLM::"
 
@@ -45,6 +46,7 @@ def bare(name: str) -> str:
     return name.removeprefix(TITLE_PREFIX).strip()
 
 
+@lru_cache(maxsize=1024)
 def role_of(name: str) -> Role | None:
     """The role that a log prefix's or a process title's name stands for; None for others."""
     return next((role for beginning, role in _BEGINNINGS if bare(name).startswith(beginning)), None)

@@ -12,6 +12,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
@@ -22,10 +23,18 @@ from vllm_startup._guarded import Guarded, LeftProcess, ServerProcess
 if TYPE_CHECKING:
     from vllm_startup._terminal import Terminal
 
-_FORWARDED: Final = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_FORWARDED: Final = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    signal.SIGHUP,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+)
 _TO_GROUP: Final = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to its whole foreground group: a script and the server that it runs."""
 
+_CONTINUED_S: Final = 0.05
 _HELD_S: Final = 2.0  # how long what could not be ended may hold the output
 
 
@@ -70,6 +79,7 @@ class Running:
         self._hurried = asyncio.Event()
         self._early: list[int] = []
         self._handled: list[int] = []
+        self._stopped = False
         self._ended = False
 
     @property
@@ -77,6 +87,11 @@ class Running:
         """The command's main process."""
         assert self._guarded.process is not None, "enter the block first"
         return self._guarded.process
+
+    @property
+    def started(self) -> bool:
+        """Whether the command has been started."""
+        return self._guarded.process is not None
 
     async def __aenter__(self) -> Self:
         """Start the command.
@@ -105,10 +120,10 @@ class Running:
         return self._tap.follow()
 
     def close_log(self) -> None:
-        """Copy nothing from now on."""
+        """Copy nothing from now on, and keep nothing."""
         for forwarder in self._forwarders:
             forwarder.tap = None
-        self._tap.end()
+        self._tap.close()
 
     async def end(self) -> list[LeftProcess]:
         """End the whole tree, and let its last output pass.
@@ -118,7 +133,7 @@ class Running:
         """
         if not self._ended:
             self._ended = True
-            self.left = await self._guarded.end(self._kill_after)
+            self.left = await self._guarded.end()
         await self._drain(_HELD_S if self.left else None)
         return self.left
 
@@ -135,12 +150,11 @@ class Running:
 
     async def _leave(self) -> None:
         try:
-            if self._guarded.process is not None:
-                await self.end()
+            await self.end()
         finally:
-            if self._terminal is not None:
-                self._terminal.detach()
             self._ignore_signals()
+            if self._terminal is not None:
+                self._terminal.close()
             self._tap.close()
 
     # --- streams --------------------------------------------------------------------------
@@ -150,7 +164,13 @@ class Running:
         try:
             stdin, output, errors = self._streams(theirs)
             await self._guarded.start(
-                self._command, environ=self._environ, cwd=None, output=output, errors=errors, stdin=stdin
+                self._command,
+                environ=self._environ,
+                cwd=None,
+                output=output,
+                errors=errors,
+                stdin=stdin,
+                kill_after=self._kill_after,
             )
         finally:
             for fd in theirs:
@@ -161,9 +181,7 @@ class Running:
     def _streams(self, theirs: list[int]) -> tuple[int, int, int]:
         """The command's standard streams; what is only for it is added to ``theirs``."""
         tty = [self._tty and os.isatty(fd) for fd in (0, 1, 2)]
-        if any(tty):
-            slave = self._open_terminal(tty)
-            theirs.append(slave)
+        slave = self._open_terminal(tty, theirs) if any(tty) else -1
         stdin = slave if tty[0] else 0
         output = slave if tty[1] else self._pipe(1, theirs)
         if tty[2]:
@@ -172,12 +190,12 @@ class Running:
         together = not tty[1] and os.path.sameopenfile(1, 2)
         return stdin, output, output if together else self._pipe(2, theirs)
 
-    def _open_terminal(self, tty: list[bool]) -> int:
+    def _open_terminal(self, tty: list[bool], theirs: list[int]) -> int:
         from vllm_startup._terminal import Terminal
 
         self._terminal = Terminal(tty.index(True), 0 if tty[0] else None)
-        if tty[1] or tty[2]:
-            self._copy(self._terminal.master, 1 if tty[1] else 2)
+        theirs.append(self._terminal.slave)
+        self._copy(os.dup(self._terminal.master), next(fd for fd in (1, 2, 0) if tty[fd]))
         return self._terminal.slave
 
     def _pipe(self, target: int, theirs: list[int]) -> int:
@@ -196,9 +214,7 @@ class Running:
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
 
-        self._forwarders.append(
-            Forwarder(source, target, write=self._write, tap=self._tap, ended=ended)
-        )
+        self._forwarders.append(Forwarder(source, target, write=self._write, tap=self._tap, ended=ended))
 
     def _one_ended(self) -> None:
         self._forwarding -= 1
@@ -209,9 +225,8 @@ class Running:
     # --- signals --------------------------------------------------------------------------
 
     def _heed_signals(self) -> None:
-        numbers = [getattr(signal, name) for name in _FORWARDED]
         handlers: dict[int, Callable[[], None]] = {
-            number: lambda number=number: self._forward(number) for number in numbers
+            number: partial(self._forward, number) for number in _FORWARDED
         }
         handlers |= {signal.SIGTSTP: self._suspend, signal.SIGCONT: self._go_on}
         if self._tty:
@@ -262,11 +277,14 @@ class Running:
         self._signal_group(signal.SIGSTOP)
         loop = asyncio.get_running_loop()
         loop.remove_signal_handler(signal.SIGTSTP)
+        self._stopped = True
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, self._suspend)
-        self._go_on()
+        # SIGCONT is what lets us go on; it does not come where the kernel did not stop us, as above.
+        loop.call_later(_CONTINUED_S, lambda: self._go_on() if self._stopped else None)
 
     def _go_on(self) -> None:
+        self._stopped = False
         self._signal_group(signal.SIGCONT)
         if self._terminal is not None:
             self._terminal.attach()
@@ -274,8 +292,7 @@ class Running:
         self._resumed()
 
     def _resize(self) -> None:
-        if self._terminal is not None and self._guarded.process is not None:
-            self._terminal.resize()
+        if self._terminal is not None and self._terminal.resize():
             self._signal_group(signal.SIGWINCH)  # it is no controlling terminal, so the kernel does not
 
 

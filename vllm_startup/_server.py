@@ -167,7 +167,7 @@ class Server:
     async def _watch(self, wish: Wish) -> _Watch:
         """The watch that goes on with the same wish, else a new one."""
         for watch in self._watches:
-            if watch.wish == wish and watch.startup.status.outcome is None:
+            if watch.wish == wish:
                 return watch
         startup = self._make(wish)
         await startup.__aenter__()

@@ -36,7 +36,9 @@ from vllm_startup._readings import (
 from vllm_startup._recording import Recorder
 from vllm_startup._report import Baseline, StartupReport, baseline_values
 from vllm_startup._rules import Rule
+from vllm_startup._text import described
 from vllm_startup._timeouts import Timeouts
+from vllm_startup._turn import Turn
 from vllm_startup._versions import versions
 from vllm_startup.probes._protocol import Probe
 
@@ -118,6 +120,7 @@ class Startup:
         self._resting_time: set[asyncio.Future[None]] = set()
         self._changed = asyncio.Event()
         self._fault: BaseException | None = None
+        self._left_at: float | None = None
         self._broken: set[str] = set()
         self._alive_at = 0.0
         self._next_tick = 0.0
@@ -155,6 +158,8 @@ class Startup:
             raise
 
     async def _stop(self) -> None:
+        self._left_at = self._clock.now()
+        self._wake_waiters()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -173,7 +178,7 @@ class Startup:
             async with asyncio.timeout(_LEAVE_S):
                 await probe.aclose()
         except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others are closed
-            _log.warning("probe %s was not closed: %r", probe.name, error)
+            _log.warning("probe %s was not closed: %s", probe.name, described(error))
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Let a fault of our own end every wait, instead of the task alone."""
@@ -196,11 +201,14 @@ class Startup:
         Raises:
             StartupError: The start failed.
             StartupTimeout: A limit ended the wait; `StartupStalled` if nothing had advanced.
+            RuntimeError: The context was left before the wait had ended.
         """
         machine = self._running()
         while machine.outcome is None:
             if self._fault is not None:
                 raise self._fault
+            if self._left_at is not None:
+                raise RuntimeError("the watch was left before its wait had ended")
             await self._changed.wait()
         found = self.report()
         if found.outcome != "ready":
@@ -208,13 +216,13 @@ class Startup:
         return found
 
     async def events(self) -> AsyncIterator[Event]:
-        """Every event of this watch, from the first, until the wait has ended."""
+        """Every event of this watch, from the first, until the wait has ended or the context is left."""
         machine, told = self._running(), 0
         while True:
             while told < len(self._events):
                 yield self._events[told]
                 told += 1
-            if machine.outcome is not None:
+            if machine.outcome is not None or self._left_at is not None:
                 return
             if self._fault is not None:
                 raise self._fault
@@ -223,12 +231,16 @@ class Startup:
     @property
     def status(self) -> Status:
         """The state of the wait at this moment."""
-        return status(self._running(), self._clock.now())
+        return status(self._running(), self._moment())
 
     def report(self) -> StartupReport:
         """What has been found out so far; final once the wait has ended."""
         machine = self._running()
-        return report(machine, machine.now if machine.outcome else self._clock.now(), versions=versions())
+        return report(machine, machine.now if machine.outcome else self._moment(), versions=versions())
+
+    def _moment(self) -> float:
+        """Now; once the watch has been left, when that was."""
+        return self._clock.now() if self._left_at is None else self._left_at
 
     def _running(self) -> StartupMachine:
         if self._machine is None:
@@ -239,19 +251,13 @@ class Startup:
 
     async def _drive(self, probe: Probe) -> None:
         machine = self._running()
-        # Counted on from the watch's beginning, so that probes of one cadence wake up together:
-        # on an idle machine a wake-up costs more than most looks.
-        due = machine.called_at
         while machine.outcome is None:
             try:
                 seen = await self._look(probe, self._clock.now())
             except StopAsyncIteration:
                 return
             self._feed(probe.name, seen)
-            interval = min(probe.interval_s, _HURRY_S) if machine.hurry else probe.interval_s
-            due = max(due + interval, self._clock.now())
-            await self._rest(due, self._resting_probes)
-            due = min(due, self._clock.now())
+            await self._wait_for_turn(probe)
 
     async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
         """One sample; what goes wrong in it becomes a reading."""
@@ -270,9 +276,14 @@ class Startup:
         except StopAsyncIteration:
             raise
         except TimeoutError as error:
-            return () if scope.expired() else self._broke(probe, repr(error))
+            return () if scope.expired() else self._broke(probe, described(error))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return self._broke(probe, "sample() was cancelled by something of its own")
         except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others go on
-            return self._broke(probe, repr(error))
+            return self._broke(probe, described(error))
         return self._works(probe, seen)
 
     def _overran(self, probe: Probe, scope: asyncio.Timeout) -> None:
@@ -289,25 +300,38 @@ class Startup:
 
     def _works(self, probe: Probe, seen: tuple[Reading, ...]) -> tuple[Reading, ...]:
         if wrong := [reading for reading in seen if not isinstance(reading, Reading)]:
-            return self._broke(probe, f"sample() gave {wrong[0]!r}, which is no Reading")
+            return self._broke(probe, f"sample() gave {described(wrong[0])}, which is no Reading")
         if probe.name not in self._broken:
             return seen
         self._broken.discard(probe.name)
         return (ProbeRecovered(), *seen)
 
-    async def _rest(self, until: float, resting: set[asyncio.Future[None]]) -> None:
-        """Sleep until something is due, or until those who are resting are woken."""
-        if until <= self._clock.now():
+    async def _wait_for_turn(self, probe: Probe) -> None:
+        """Sleep until a sample is due that may see something new."""
+        machine = self._running()
+        interval = min(probe.interval_s, _HURRY_S) if machine.hurry else probe.interval_s
+        if interval <= 0:
             await asyncio.sleep(0)
             return
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        resting.add(sleeper)
+        self._resting_probes.add(sleeper)
+        turn = Turn(self._clock, probe, machine.called_at, interval, lambda: _wake({sleeper}))
+        try:
+            await sleeper
+        finally:
+            turn.cancel()
+            self._resting_probes.discard(sleeper)
+
+    async def _rest(self, until: float) -> None:
+        """Let time pass until something is due, or becomes due sooner."""
+        sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._resting_time.add(sleeper)
         timer = self._clock.call_at(until, lambda: _wake({sleeper}))
         try:
             await sleeper
         finally:
             timer.cancel()
-            resting.discard(sleeper)
+            self._resting_time.discard(sleeper)
 
     # --- the machine ---------------------------------------------------------------------
 
@@ -317,18 +341,24 @@ class Startup:
             beat = self._clock.now() + _BEAT_S
             deadline = machine.next_deadline
             self._next_tick = beat if deadline is None else min(deadline, beat)
-            await self._rest(self._next_tick, self._resting_time)
+            await self._rest(self._next_tick)
             self._tell(machine.tick(self._awake()))
 
     def _feed(self, probe: str, seen: Iterable[Reading]) -> None:
         machine = self._running()
         for reading in seen:
-            self._take(machine, Observation(at=self._awake(), probe=probe, reading=reading))
+            try:
+                self._take(machine, Observation(at=self._awake(), probe=probe, reading=reading))
+            except Exception as error:  # noqa: BLE001 - values that make no sense; the others go on
+                kind = type(reading).__name__
+                _log.debug("reading %s of probe %s", kind, probe, exc_info=True)
+                told = ProbeBroken(error=f"its {kind} makes no sense: {described(error)}")
+                self._take(machine, Observation(at=self._awake(), probe=probe, reading=told))
 
     def _take(self, machine: StartupMachine, observation: Observation) -> None:
         hurried = machine.hurry
-        self._record(machine, observation)
         self._tell(machine.feed(observation))
+        self._record(machine, observation)
         deadline = machine.next_deadline
         if machine.outcome is not None or (machine.hurry and not hurried):
             _wake(self._resting_probes)

@@ -31,23 +31,22 @@ class Terminal:
         self._keys = keys
         self._before: list[Any] | None = None  # our terminal's settings
         self._reading = False
+        self._size = b""
         self.master, self.slave = pty.openpty()
         settings = termios.tcgetattr(ours)
         settings[1] &= ~termios.OPOST
         termios.tcsetattr(self.slave, termios.TCSANOW, settings)
         self.resize()
 
-    def resize(self) -> None:
-        """Give it the size of our own."""
+    def resize(self) -> bool:
+        """Give it the size of our own. Returns whether that is another one."""
         try:
             size = fcntl.ioctl(self._ours, termios.TIOCGWINSZ, bytes(8))
             fcntl.ioctl(self.master, termios.TIOCSWINSZ, size)
         except OSError:
-            pass  # ours was hung up
-
-    def started(self) -> None:
-        """Close our copy of the command's side."""
-        os.close(self.slave)
+            return False  # ours was hung up
+        before, self._size = self._size, size
+        return size != before
 
     def attach(self) -> None:
         """Pass keys on from now, one by one; not while a shell has the terminal."""
@@ -71,6 +70,11 @@ class Terminal:
             termios.tcsetattr(self._keys, termios.TCSADRAIN, self._before or [])
         except termios.error:
             pass  # it was hung up
+
+    def close(self) -> None:
+        """Leave our own terminal as it was, and let go of the command's."""
+        self.detach()
+        os.close(self.master)
 
     def _pass_on(self) -> None:
         assert self._keys is not None

@@ -1,6 +1,7 @@
 """Every rule by a text that it is for, told by an engine that fails.
 
-``exceptions.tsv`` and ``lines.tsv``: kind, fields as JSON, a function of the traceback, the text.
+``exceptions.tsv`` and ``lines.tsv``: kind, fields as JSON, a function of the traceback, the text
+(``\\n`` where a line of it ends).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from vllm_startup.causes._rules import CauseRule, built_in_rules
 def rows(name: str) -> list[tuple[str, str, dict[str, Any], str]]:
     lines = (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
     return [
-        (text, kind, json.loads(fields), frame)
+        (text.replace("\\n", "\n"), kind, json.loads(fields), frame)
         for kind, fields, frame, text in (x.split("\t") for x in lines)
     ]
 
@@ -36,7 +37,7 @@ def told(text: str, function: str) -> Cause | None:
     ]
     if function:
         lines += ["    work()", f'  File "/a/c.py", line 4, in {function}']
-    return cause_of([prefix + line for line in (*lines, "    work()", text)])
+    return cause_of([prefix + line for line in (*lines, "    work()", *text.split("\n"))])
 
 
 def said(text: str, kind: str) -> Cause | None:

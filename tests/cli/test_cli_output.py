@@ -84,7 +84,9 @@ def test_foreign_text_is_cleaned() -> None:
         message=nasty, hint=nasty, evidence=(causes.Evidence(text=nasty, process=nasty),)
     )
     screen = end_screen(
-        changed(BROKEN, cause=cause, facts={"model": nasty}, warnings=(r.WarningReport(code="x", text=nasty),))
+        changed(
+            BROKEN, cause=cause, facts={"model": nasty}, warnings=(r.WarningReport(code="x", text=nasty),)
+        )
     )
 
     assert not {"\x1b", "\x07", "\u202e", "\x9b"} & set(screen)

@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
 import sys
-from typing import Any
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
 
 import pytest
 
@@ -22,7 +26,14 @@ from vllm_startup import (
     Warned,
     causes,
 )
-from vllm_startup._cli._progress import HEARTBEAT_S, LiveProgress, PlainProgress, lines_of, progress_for
+from vllm_startup._cli._progress import (
+    HEARTBEAT_S,
+    LiveProgress,
+    PlainProgress,
+    SilentProgress,
+    lines_of,
+    progress_for,
+)
 from vllm_startup._events import Because
 
 AT: dict[str, Any] = {"at": 0.0, "elapsed_s": 62.04}
@@ -43,6 +54,15 @@ def status(**changes: Any) -> Status:
         "limit": "stall",
         "limit_in_s": 596.0,
         "summary": "loading weights, shard 41 of 67, last progress 4 s ago",
+        "phase_s": 20.0,
+        "reached": (Phase.LAUNCHING, Phase.LOADING_WEIGHTS),
+        "moved": "checkpoint shards",
+        "counter": None,
+        "cores": 0.0,
+        "read_bytes": 0,
+        "read_bytes_per_s": 0.0,
+        "gpus": (),
+        "suspect": None,
     }
     return Status(**{**values, **changes})
 
@@ -131,56 +151,95 @@ def test_no_sign_of_life_soon_after_a_line_or_after_the_end() -> None:
     assert len(tape.lines) == 1
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
+@pytest.fixture
+def terminal() -> Iterator[tuple[TextIO, Callable[[], str]]]:
+    """A stream that is a terminal, and what was written to it."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w", encoding="utf-8") as stream:
+        yield stream, lambda: os.read(ours, 65536).decode()
+    os.close(ours)
 
 
-def test_the_display_suits_the_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    terminal = Terminal()
-    live = progress_for(terminal, {"TERM": "xterm"})
-    live.close()
+def test_the_display_suits_the_stream(terminal: tuple[TextIO, Callable[[], str]]) -> None:
+    stream, _ = terminal
 
-    assert isinstance(live, LiveProgress)
-    assert isinstance(progress_for(terminal, {"TERM": "dumb"}), PlainProgress)
-    assert isinstance(progress_for(terminal, {"TERM": "xterm", "CI": "1"}), PlainProgress)
+    assert isinstance(progress_for(stream, {"TERM": "xterm"}), LiveProgress)
+    assert isinstance(progress_for(stream, {"TERM": "dumb"}), PlainProgress)
+    assert isinstance(progress_for(stream, {}), PlainProgress)
+    assert isinstance(progress_for(stream, {"TERM": "xterm", "CI": "1"}), PlainProgress)
     assert isinstance(progress_for(io.StringIO(), {"TERM": "xterm"}), PlainProgress)
     assert isinstance(progress_for(None, {}), PlainProgress)
-    monkeypatch.setitem(sys.modules, "rich.console", None)
-    assert isinstance(progress_for(terminal, {"TERM": "xterm"}), PlainProgress)
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({}, "stalled if nothing moves in 9:56"),
-        ({"limit": "total", "limit_in_s": 4000.4}, "limit in 1:06:40"),
-        ({"limit": "compiling", "limit_in_s": 59.6}, "limit of compiling in 1:00"),
-    ],
-)
-def test_the_live_line_names_the_limit_that_fires_next(changes: dict[str, Any], said: str) -> None:
-    terminal = Terminal()
-    live = progress_for(terminal, {"TERM": "xterm"})
+def test_the_live_display_shows_how_it_stands(terminal: tuple[TextIO, Callable[[], str]]) -> None:
+    stream, written = terminal
+    live = progress_for(stream, {"TERM": "xterm", "NO_COLOR": "1"})
     live.begin("waiting")
-    live.status(status(**changes))
+    live.status(status())
+    shown = written()
     live.close()
-    live.status(status(summary="too late"))
+    live.status(status(moved="too late"))
+    live.resume()
     live.close()
 
-    written = terminal.getvalue()
-    assert "loading weights, shard 41 of 67, last progress 4 s ago" in written
-    assert said in written
-    assert "waiting" not in written
-    assert "too late" not in written
+    assert "[weights]" in shown
+    assert "stalled if nothing moves in 9:56" in shown
+    assert "waiting" not in shown
+    assert "too late" not in written()
 
 
-def test_warnings_stay_above_the_live_line_and_phases_do_not() -> None:
-    terminal = Terminal()
-    live = progress_for(terminal, {"TERM": "xterm"})
-    live.status(status(limit=None, limit_in_s=None))
+def test_warnings_stay_above_the_live_block_and_phases_do_not(
+    terminal: tuple[TextIO, Callable[[], str]],
+) -> None:
+    stream, written = terminal
+    live = progress_for(stream, {"TERM": "xterm"})
     live.event(phase("Starting"))
-    live.event(Warned(**AT, code="x", text="look [red]here[/]"))
+    live.event(Warned(**AT, code="x", text="look here"))
+    live.status(status())
+    shown = written()
     live.close()
 
-    assert "warning: look [red]here[/]" in terminal.getvalue()
-    assert "Starting" not in terminal.getvalue()
+    assert shown.index("warning: look here") < shown.index("last progress")
+    assert "Starting" not in shown
+
+
+def test_output_that_goes_elsewhere_leaves_the_block_alone(
+    terminal: tuple[TextIO, Callable[[], str]], tmp_path: Path
+) -> None:
+    stream, written = terminal
+    live = progress_for(stream, {"TERM": "xterm"})
+    live.status(status())
+    written()
+    with (tmp_path / "out").open("wb") as file:
+        live.pass_on(file.fileno(), b"line\n")
+        live.status(status())
+
+    assert (tmp_path / "out").read_bytes() == b"line\n"
+    assert "line" not in written()
+
+
+def test_a_line_of_ours_begins_a_line(capfd: pytest.CaptureFixture[str]) -> None:
+    shown = PlainProgress(lambda line: print(line, file=sys.stderr, flush=True), 80, prefix="us: ")
+    shown.begin("starting")
+    shown.pass_on(2, b"bar: 10%")
+    shown.say("warning")
+    shown.pass_on(2, b"\rbar: 20%\n")
+    shown.say("done")
+    shown.pass_on(1, b"elsewhere")
+    shown.say("still")
+
+    assert capfd.readouterr().err == "us: starting\nbar: 10%\nus: warning\n\rbar: 20%\nus: done\nus: still\n"
+
+
+def test_a_silent_display_says_only_what_it_is_told_to(capfd: pytest.CaptureFixture[str]) -> None:
+    silent = SilentProgress(prefix="us: ")
+    silent.begin("starting")
+    silent.event(phase("Starting"))
+    silent.status(status())
+    silent.pause()
+    silent.resume()
+    silent.pass_on(1, b"output\n")
+    silent.say("stalled")
+    silent.close()
+
+    assert capfd.readouterr() == ("output\n", "us: stalled\n")

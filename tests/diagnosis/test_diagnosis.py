@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vllm_startup import causes
-from vllm_startup._log.triggers import Triggers
 from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._log.triggers import Triggers
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
 EXPECTATIONS = json.loads((RECORDINGS / "expectations.json").read_text(encoding="utf-8"))

@@ -137,7 +137,7 @@ async def test_a_server_that_binds_early_and_listens_late() -> None:
             assert isinstance(probe, Probe)
             assert probe.name == "health"
             assert await look(probe) == [Connection(state="refused", detail="Connection refused")]
-            assert probe.interval_s == 0.045
+            assert probe.interval_s == 0.04
             assert await look(probe) == []
             async with serving(answered(OK), sock=sock):
                 assert await look(probe) == [
@@ -147,7 +147,7 @@ async def test_a_server_that_binds_early_and_listens_late() -> None:
                 assert probe.interval_s == 0.5
                 assert await look(probe) == [Answer(tier="health", ok=True, status=200)]
             assert await look(probe) == [Connection(state="refused", detail="Connection refused")]
-            assert probe.interval_s == 0.045
+            assert probe.interval_s == 0.04
 
 
 async def test_an_unchanged_port_is_told_again_after_ten_seconds() -> None:

@@ -15,6 +15,8 @@ from vllm_startup._cli._status import TABLE, Exit, UsageError
 
 _EXAMPLES: Final = """\
 examples:
+  vllm-startup demo
+  vllm-startup run -- vllm serve Qwen/Qwen3-8B
   vllm-startup wait --pid 4242 --log vllm.log
   vllm-startup wait http://127.0.0.1:8000 --timeout 1800 && start-traffic
   vllm-startup diagnose vllm.log
@@ -40,11 +42,16 @@ class Command(Protocol):
 
 @attrs.frozen
 class Entry:
-    """A subcommand: its name, one line of help, and the module that is it."""
+    """A subcommand: its name, one line of help, and the module that is it.
+
+    Attributes:
+        takes_command: Whether what follows a ``--`` is a command of its own.
+    """
 
     name: str
     help: str
     module: str
+    takes_command: bool = False
 
     def load(self) -> Command:
         """The command."""
@@ -53,8 +60,11 @@ class Entry:
 
 COMMANDS: Final = (
     Entry("wait", "wait until a server that something else started is ready", "vllm_startup._cli._wait"),
+    Entry("run", "start a server, and stay in front of it", "vllm_startup._cli._run", takes_command=True),
+    Entry("demo", "watch a simulated server, without vLLM or a GPU", "vllm_startup._cli._demo"),
     Entry("diagnose", "say from a log how the newest start in it went", "vllm_startup._cli._diagnose"),
     Entry("replay", "run a recording of a wait through the machine again", "vllm_startup._cli._replay"),
+    Entry("markers", "compare the known texts with a vLLM's sources", "vllm_startup._cli._markers"),
     Entry("diagram", "print the phases as a Mermaid state diagram", "vllm_startup._cli._diagram"),
 )
 """A new subcommand is one entry here and a module of that name."""
@@ -76,16 +86,36 @@ def run(arguments: Sequence[str], commands: Sequence[Entry] = COMMANDS) -> int:
 
 
 def _run(arguments: list[str], commands: Sequence[Entry]) -> int:
+    arguments, command_line = _divided(arguments, commands)
+    if command_line is None:
+        _output.tell(f"{PROGRAM} {arguments[0]}: error: put the command behind --, as in:")
+        _output.tell(f"  {PROGRAM} {arguments[0]} --timeout 1800 -- vllm serve MODEL")
+        return Exit.USAGE
     try:
         options = _parser(commands).parse_args(arguments)
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else Exit.USAGE
+    options.command_line = command_line
     try:
         status: int = options.run(options)
     except UsageError as error:
         _output.tell(f"{PROGRAM} {options.command}: error: {_output.clean(str(error), 2000)}")
         return Exit.USAGE
     return status
+
+
+def _divided(arguments: list[str], commands: Sequence[Entry]) -> tuple[list[str], list[str] | None]:
+    """Our own arguments, and the command behind ``--`` for those that take one; None where it lacks.
+
+    argparse is not asked: what it does about ``--`` differs between versions of Python.
+    """
+    takes = {entry.name for entry in commands if entry.takes_command}
+    if arguments[:1] == [] or arguments[0] not in takes or {"-h", "--help"} & set(arguments[:2]):
+        return arguments, []
+    if "--" not in arguments[:-1]:
+        return arguments, None
+    at = arguments.index("--")
+    return arguments[:at], arguments[at + 1 :]
 
 
 def _fault(error: Exception, *, debug: bool) -> None:

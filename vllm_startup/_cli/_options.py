@@ -118,6 +118,11 @@ def watch(options: argparse.Namespace, **further: Any) -> Startup:
         raise UsageError(f"{option} {error.filename!r}: {error.strerror or error}") from error
 
 
+def refuse_nonsense(options: argparse.Namespace) -> None:
+    """Make a watch that is not used, before anything is started."""
+    watch(options, url=options.url or "http://127.0.0.1", log=None, record=None)
+
+
 def check(options: argparse.Namespace) -> None:
     """Refuse what makes sense to the parts and none together."""
     if options.model is not None and options.until not in ("model", "inference"):

@@ -7,14 +7,15 @@ import asyncio
 import os
 import sys
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 import attrs
 
-from vllm_startup._blocking import BlockingRunner
+from vllm_startup._blocking import BlockingRunner, StillRunningError
 from vllm_startup._cli import _options, _output
 from vllm_startup._cli._events import EventLines
-from vllm_startup._cli._progress import Progress, SilentProgress, progress_for
+from vllm_startup._cli._parser import PROGRAM
+from vllm_startup._cli._progress import PlainProgress, Progress, SilentProgress, live_progress
 from vllm_startup._cli._status import OF_OUTCOME, Exit, UsageError
 from vllm_startup._cli._telling import Telling
 from vllm_startup._exceptions import StartupError
@@ -23,6 +24,10 @@ from vllm_startup._running import Running, exit_status, open_standard_streams
 from vllm_startup._server import Server, Wish
 from vllm_startup._startup import Startup
 from vllm_startup._timeouts import Timeouts
+from vllm_startup._wait import LogSource
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process as AsyncProcess
 
 DESCRIPTION: Final = """\
 Start a server, watch its start, and stay in front of it for as long as it lives: its output, its
@@ -41,7 +46,7 @@ server's main process: in a systemd unit set KillMode=mixed, or it gets SIGTERM 
 {_options.PHASES}
 exit status:
   the server's; 128+N when signal N ended it; and
-  1    it failed and was ended, or exited with 0 before it was ready
+  1    it failed and was ended, or it exited with 0 before it was ready
   2    wrong usage
   3    it stalled and was ended
   70   a fault of vllm-startup's own
@@ -49,9 +54,10 @@ exit status:
   126  the command cannot be executed; 127: it is not there
 """
 
-NEEDS_COMMAND: Final = "put the server's own command behind --: vllm-startup run -- vllm serve MODEL"
+_GOES_ON: Final = "The server is left running; --on-stall kill would end it."
 _LAST_WORDS_S: Final = 3.0  # a death is judged within 2 s, even if a grandchild holds the pipe
-_LEAST_S: Final = 0.001
+_FILES_S: Final = 5.0  # a file system that hangs must hold up neither limits nor the server
+_LEAST_S: Final = 0.5  # enough for a first look
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -69,7 +75,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _options.add_limits(limits)
     limits.add_argument(
         "--on-stall", choices=("report", "kill"),
-        help="what to do when it stalls: kill if --stall is given, else report",
+        help="when it stalls: kill if --stall is given, else report",
     )  # fmt: skip
     output = parser.add_argument_group("output")
     output.add_argument("--progress", action="store_true", help="tell of the start on standard error")
@@ -81,11 +87,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command to its end."""
-    if not options.command_line:
-        raise UsageError(NEEDS_COMMAND)
     if options.events == "-":
         raise UsageError("--events - would write into the server's own output; give it a file")
-    _options.watch(options, url=options.url or "http://127.0.0.1", log=None, record=None)  # refuses nonsense
+    _options.refuse_nonsense(options)
     open_standard_streams()
     with EventLines.open(options.events, json_report=False) as events:
         return asyncio.run(_Run(options, events).run())
@@ -97,9 +101,10 @@ class _Run:
     def __init__(self, options: argparse.Namespace, events: EventLines) -> None:
         self._options = options
         self._events = events
-        self._progress: Progress = progress_for(sys.stderr, os.environ, sharing=True) if options.progress else SilentProgress()
+        self._progress = _progress() if options.progress else SilentProgress(prefix=_headed(""))
         self._files = BlockingRunner("vllm-startup report")
         by_hand = options.stall is not _options.STALL_S
+        self._began = 0.0
         self._kills_stalled = options.on_stall == "kill" or (by_hand and options.on_stall is None)
 
     async def run(self) -> int:
@@ -124,25 +129,147 @@ class _Run:
             self._progress.close()
             self._files.close()
         if running.left:
-            names = ", ".join(f"{process.pid} ({process.name})" for process in running.left)
+            names = ", ".join(f"{process.pid} ({_output.clean(process.name)})" for process in running.left)
             _tell(f"processes of the server could not be ended: {names}")
         return status
 
     async def _attend(self, running: Running) -> int:
-        process = running.process
-        ended = asyncio.create_task(process.wait())
+        """Stay until the command ends, or its start does and it has to be ended."""
+        self._began = asyncio.get_running_loop().time()
+        self._progress.begin(f"starting {_output.clean(self._options.command_line[0])}")
+        ended = asyncio.create_task(running.process.wait())
         decided = asyncio.create_task(self._watch(running))
         try:
             await asyncio.wait({ended, decided}, return_when=asyncio.FIRST_COMPLETED)
             if not decided.done():
                 await asyncio.wait({decided}, timeout=_LAST_WORDS_S)
-            if (report := _result(decided)) is not None and report.outcome != "ready" and not ended.done():
+            report = _report_of(decided)
+            if report is None or report.outcome == "ready" or report.exit is not None or ended.done():
+                status = exit_status(await ended)
                 await running.end()
-                return OF_OUTCOME[report.outcome]
-            status = exit_status(await ended)
-            await running.end()
-            if decided.exception() is not None:
-                return status
-            return status
+                await asyncio.wait({decided}, timeout=_LAST_WORDS_S + self._options.exit_grace)
+                report = _report_of(decided)
+                unready = report is not None and report.outcome != "ready"
+                status = status or int(unready)
+            else:
+                await running.end()
+                status = OF_OUTCOME[report.outcome]
         finally:
-            ...
+            for task in (ended, decided):
+                task.cancel()
+            await asyncio.gather(ended, decided, return_exceptions=True)
+        if report is not None and report.outcome != "ready":
+            self._tell_end(report)
+        return status
+
+    # --- the watch --------------------------------------------------------------------------
+
+    async def _watch(self, running: Running) -> StartupReport | None:
+        """Watch until it is decided; None when the watch itself broke, which is no fault of the server."""
+        try:
+            return await self._decide(running)
+        except UsageError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever breaks here, the server goes on
+            self._progress.close()
+            _tell(f"internal error, the server goes on unwatched: {_output.clean(repr(error))}")
+            return None
+        finally:
+            running.close_log()
+
+    async def _decide(self, running: Running) -> StartupReport:
+        timeouts, url, record = _options.timeouts(self._options), self._url(), self._options.record
+        while True:
+            report = await self._wait(running, url, timeouts, record)
+            url = report.url
+            await self._write(report)
+            if report.outcome == "ready":
+                self._progress.close()
+                if self._options.progress:
+                    self._tell_end(report)
+            if report.outcome != "stalled" or self._kills_stalled:
+                return report
+            self._progress.say(f"{_screen(report)}\n\n  {_GOES_ON}")
+            timeouts, record = attrs.evolve(timeouts, stall=None), None  # it goes on
+
+    async def _wait(
+        self, running: Running, url: str | None, timeouts: Timeouts, record: str | None
+    ) -> StartupReport:
+        def look(_: Wish) -> Startup:
+            log: LogSource = self._options.log or running.log()
+            process = cast("AsyncProcess", running.process)  # what the probes ask of one, it has
+            left = _what_is_left(timeouts, asyncio.get_running_loop().time() - self._began)
+            return _options.watch(
+                self._options, url=server.url, process=process, log=log, timeouts=left, record=record
+            )
+
+        server = Server(process=running.process, url=url, log=None, watch=look, release=lambda: None)
+        try:
+            async with Telling(server, self._progress, self._events) as telling:
+                try:
+                    report = await server.wait_until_ready()
+                except StartupError as error:
+                    report = error.report
+                await telling.finish(_FILES_S)
+        finally:
+            await server.close()
+        return report
+
+    def _url(self) -> str | None:
+        from vllm_startup._arguments import parse_command
+
+        if self._options.url is not None:
+            return str(self._options.url)
+        found = parse_command(self._options.command_line, environ=os.environ)
+        return found.url if found is not None else None
+
+    # --- what is told -----------------------------------------------------------------------
+
+    async def _write(self, report: StartupReport) -> None:
+        """Write the report, in a thread: a file system may hang."""
+        path = self._options.report
+        if path is None:
+            return
+        text = report.to_json(indent=2) + "\n"
+        try:
+            async with asyncio.timeout(_FILES_S):
+                await self._files.run(partial(_options.write_privately, path, text))
+        except (OSError, StillRunningError) as error:
+            why = error.strerror if isinstance(error, OSError) else None
+            self._progress.say(f"--report {path!r} cannot be written: {why or 'the file system hangs'}")
+
+    def _tell_end(self, report: StartupReport) -> None:
+        self._progress.close()
+        _output.tell(_headed(_screen(report)))
+
+
+def _progress() -> Progress:
+    prefix = _headed("")
+    live = live_progress(sys.stderr, os.environ, prefix=prefix)
+    return live or PlainProgress(_output.tell, _output.width_of(sys.stderr), prefix=prefix)
+
+
+def _report_of(decided: asyncio.Task[StartupReport | None]) -> StartupReport | None:
+    return decided.result() if decided.done() else None
+
+
+def _what_is_left(timeouts: Timeouts, passed_s: float) -> Timeouts:
+    """The limits of a watch that begins some time after the command."""
+    total = None if timeouts.total is None else max(_LEAST_S, timeouts.total - passed_s)
+    return attrs.evolve(timeouts, total=total)
+
+
+def _screen(report: StartupReport) -> str:
+    return _output.end_screen(report, _output.width_of(sys.stderr), warnings=False)
+
+
+def _headed(text: str) -> str:
+    return f"{PROGRAM}: {text}"
+
+
+def _tell(text: str) -> None:
+    _output.tell(_headed(text))
+
+
+def _reason(error: OSError) -> str:
+    return (error.strerror or str(error)).rpartition(": ")[2]

@@ -18,6 +18,8 @@ class Exit(IntEnum):
     UNFINISHED = 4
     FAULT = 70  # EX_SOFTWARE of sysexits.h
     TIMED_OUT = 124  # as timeout(1)
+    NOT_EXECUTABLE = 126  # as a shell's
+    NOT_FOUND = 127
     INTERRUPTED = 130
     TERMINATED = 143
 

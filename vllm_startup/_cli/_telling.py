@@ -42,12 +42,15 @@ class Telling:
     async def __aenter__(self) -> Self:
         """Begin to tell."""
         self._told = [asyncio.create_task(self._show()), asyncio.create_task(self._write())]
-        self._ticker = asyncio.create_task(self._tick())
         return self
 
-    async def finish(self) -> None:
-        """Tell the last events of a watch that has ended."""
-        await asyncio.gather(*self._told)
+    async def finish(self, limit_s: float | None = None) -> None:
+        """Tell the last events of a watch that has ended, for so many seconds at most."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await asyncio.gather(*self._told)
+        except TimeoutError:
+            pass  # a file system hangs, or nobody reads
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -62,6 +65,8 @@ class Telling:
     async def _show(self) -> None:
         async for event in self._watched.events():
             self._progress.event(event)
+            if self._ticker is None:  # a server that is looked for has no status before its first event
+                self._ticker = asyncio.create_task(self._tick())
 
     async def _write(self) -> None:
         """Write events from a thread: a reader that does not read must not hold up the wait."""

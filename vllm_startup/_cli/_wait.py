@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import signal
 import sys
 from typing import Final
 
 from vllm_startup._cli import _options, _output, _parser
 from vllm_startup._cli._events import EventLines
+from vllm_startup._cli._interrupt import Interruption
 from vllm_startup._cli._progress import Progress, progress_for
 from vllm_startup._cli._status import OF_OUTCOME, TABLE, Exit, UsageError
 from vllm_startup._cli._telling import Telling
@@ -32,8 +32,6 @@ examples:
 
 {_options.PHASES}
 {TABLE}"""
-
-_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -89,22 +87,12 @@ def run(options: argparse.Namespace) -> int:
     found = wait.report
     if found is None:
         return Exit.INTERRUPTED  # before the watch had begun
-    _output.tell(_ending(found, wait.signal))
+    screen = _output.end_screen(found, _output.width_of(sys.stderr), warnings=False)
+    _output.tell(wait.interruption.words + screen)
     if options.json:
         _output.say_json(found.to_json(indent=2))
-    return OF_OUTCOME[found.outcome] if wait.signal is None else 128 + wait.signal
-
-
-def _ending(report: StartupReport, signal_number: int | None) -> str:
-    screen = _output.end_screen(report, _output.width_of(sys.stderr), warnings=False)
-    if signal_number is None:
-        return screen
-    return f"interrupted by {signal.Signals(signal_number).name}\n{screen}"
-
-
-def _task(report: StartupReport) -> str:
-    where = f" for {_output.clean(report.url)}" if report.url is not None else ""
-    return f"waiting{where} until {report.until}"
+    number = wait.interruption.number
+    return OF_OUTCOME[found.outcome] if number is None else 128 + number
 
 
 class _Wait:
@@ -112,45 +100,35 @@ class _Wait:
 
     def __init__(self, startup: Startup, progress: Progress, events: EventLines) -> None:
         self.report: StartupReport | None = None
-        self.signal: int | None = None
+        self.interruption = Interruption()
         self._startup = startup
         self._progress = progress
         self._events = events
 
     async def run(self) -> None:
         """Wait to the end."""
-        self._heed_signals()
+        self.interruption.heed()
         async with self._startup as startup:
             self._progress.begin(_task(startup.report()))
             try:
                 async with Telling(startup, self._progress, self._events) as telling:
-                    await self._outcome(startup)
+                    await _outcome(startup)
                     await telling.finish()
             finally:
                 self.report = startup.report()
                 self._progress.close()
 
-    async def _outcome(self, startup: Startup) -> None:
-        try:
-            await startup.wait_until_ready()
-        except StartupError:
-            pass  # its report is told
 
-    def _heed_signals(self) -> None:
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
-        assert task is not None
-        for number in _SIGNALS:
-            try:
-                loop.add_signal_handler(number, self._interrupt, number, task)
-            except (ValueError, RuntimeError, NotImplementedError):
-                return  # not the main thread: whoever has it gets the signals
+async def _outcome(startup: Startup) -> None:
+    try:
+        await startup.wait_until_ready()
+    except StartupError:
+        pass  # its report is told
 
-    def _interrupt(self, number: int, task: asyncio.Task[None]) -> None:
-        """End the wait in good order; a second signal ends the program at once."""
-        self.signal = number
-        for each in _SIGNALS:
-            asyncio.get_running_loop().remove_signal_handler(each)
-        task.cancel()
+
+def _task(report: StartupReport) -> str:
+    where = f" for {_output.clean(report.url)}" if report.url is not None else ""
+    return f"waiting{where} until {report.until}"
 
 
 def _startup(options: argparse.Namespace) -> Startup:

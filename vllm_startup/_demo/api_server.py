@@ -10,7 +10,7 @@ import signal
 import socket
 import tempfile
 import time
-from typing import IO, Final
+from typing import IO, Final, cast
 
 import attrs
 
@@ -167,15 +167,18 @@ class _HttpServer(http.server.ThreadingHTTPServer):
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: _HttpServer
+
+    @property
+    def _settings(self) -> Settings:
+        return cast("_HttpServer", self.server).settings
 
     def do_GET(self) -> None:
-        model = self.server.settings.model
+        model = self._settings.model
         match self.path:
             case "/health" | "/ping":
                 self._answer(200, b"")
             case "/version":
-                self._answer(200, {"version": self.server.settings.version})
+                self._answer(200, {"version": self._settings.version})
             case "/v1/models":
                 card = {
                     "id": model,
@@ -190,7 +193,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = self._request()
-        model = self.server.settings.model
+        model = self._settings.model
         if self.path != "/v1/completions":
             self._answer(404, {"detail": "Not Found"})
         elif request.get("model", model) != model:

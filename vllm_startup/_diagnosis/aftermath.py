@@ -289,12 +289,21 @@ def told_by_code(ends: Ends) -> Cause | None:
 
 def _vanished(ends: Ends) -> Cause:
     from vllm_startup.causes._crash import ProcessKilled, ProcessVanished
+    from vllm_startup.causes._distributed import FrontendDied
     from vllm_startup.causes._unknown import ProcessExited
 
     assert ends.wrapper is not None
     text, process, line = ends.wrapper
     cause: Cause
-    if ends.wrapper_lost and (ends.workers or ends.engines):  # else the lines above are not there
+    first = next(iter(ends.codes), "")
+    if first.lower().startswith("apiserver"):
+        _, text, line = ends.codes[first]
+        process = None
+        cause = FrontendDied(
+            message=f"{first}, an API server process, ended while the engines were starting; {_COLLECT}",
+            confidence="likely",
+        )
+    elif ends.wrapper_lost and (ends.workers or ends.engines):  # else the lines above are not there
         (pid, name) = next(iter(ends.workers.items())) if len(ends.workers) == 1 else (None, None)
         cause = ProcessVanished(
             message=f"{name or 'a worker'} is gone, and the log does not say why; {_COLLECT}",

@@ -19,6 +19,7 @@ where there is nothing else, what they tell of that process's end is.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -47,11 +48,12 @@ from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
 from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError
 from vllm_startup._log.tracebacks import Tracebacks
+from vllm_startup._log.triggers import Triggers
 from vllm_startup.causes._rules import RANKS, CauseRule
 from vllm_startup.causes._ruleset import RuleSet, built_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from vllm_startup._log.lines import Line
     from vllm_startup.causes import Cause
@@ -80,7 +82,9 @@ class Diagnosis:
         Args:
             rules: What to look for; None: every rule of the package.
         """
+        rules = None if rules is None else tuple(rules)
         self._rules = built_in() if rules is None else RuleSet(rules)
+        self._telling = _telling() if rules is None else Triggers(_pairs(self.literals(rules)))
         self._tracebacks = Tracebacks()
         self._best: Candidate | None = None
         self._explanations: dict[str, Cause] = {}
@@ -111,6 +115,9 @@ class Diagnosis:
 
     def feed(self, line: Line) -> None:
         """Read a line."""
+        if not self._tracebacks.open and not self._telling.find(line.message):
+            self._note_mildness(line)
+            return
         if len(line.message) > _MAX_LINE or line.message.startswith(_QUOTE):
             line = attrs.evolve(line, message=line.message.removeprefix(_QUOTE)[:_MAX_LINE])
         used = self._tracebacks.feed(line)
@@ -119,12 +126,15 @@ class Diagnosis:
         self._take()
         self._ends.saw(line)
         if used == "no":
-            if line.source is not None and line.level in HARMLESS_LEVELS:
-                self._mild = line.number
+            self._note_mildness(line)
             self._read_line(line)
         elif used == "message" and is_ending(line):
             self._fatal = True
             self._ends.read(line.message, process=line.process, line=line.number)
+
+    def _note_mildness(self, line: Line) -> None:
+        if line.source is not None and line.level in HARMLESS_LEVELS:
+            self._mild = line.number
 
     def finish(self) -> None:
         """No more text will come: close what is open."""
@@ -337,6 +347,16 @@ class Diagnosis:
                 cause = with_evidence(matched[1], error.full, chain.process, error.line)
                 return Candidate(score=KNOWN_QUOTED, line=error.line, cause=cause)
         return None
+
+
+def _pairs(literals: Iterable[str]) -> Iterator[tuple[str, None]]:
+    return ((literal, None) for literal in literals)
+
+
+@cache
+def _telling() -> Triggers[None]:
+    """What the package's own rules need to see."""
+    return Triggers(_pairs(Diagnosis.literals()))
 
 
 def _filled(cause: Cause, other: Cause) -> Cause:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import attrs
 
 from vllm_startup._redact import redact
@@ -13,7 +15,12 @@ _MOST = 1000  # of a text, before secrets are looked for in it
 
 def clean(text: str) -> str:
     """Foreign text as evidence: secrets and control characters removed, cut."""
-    return text_clean(redact(text[:_MOST]))
+    return _clean(text[:_MOST])
+
+
+@lru_cache(maxsize=256)  # what a line says is kept in several places
+def _clean(text: str) -> str:
+    return text_clean(redact(text))
 
 
 def with_evidence(cause: Cause, text: str, process: str | None, line: int) -> Cause:

@@ -21,15 +21,12 @@ def margin_of(lines: list[str]) -> Callable[[str], str] | None:
     if len(filled) < _FEWEST:
         return None
     if all(line.startswith(">") for line in filled):
-        return _unquoted
+        quote = "> " if all(line.startswith("> ") or line == ">" for line in filled) else ">"
+        return lambda line: line.removeprefix(quote) if line != ">" else ""
     if _is_numbered(head):
         return _unnumbered
     indent = min(len(line) - len(line.lstrip(" \t")) for line in filled)
     return _outdented(filled[0][:indent]) if indent else None
-
-
-def _unquoted(line: str) -> str:
-    return line.removeprefix(">").removeprefix(" ")
 
 
 def _outdented(margin: str) -> Callable[[str], str]:

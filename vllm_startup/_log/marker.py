@@ -86,7 +86,8 @@ class Marker:
     versions: tuple[str, str] | None = None
 
 
-@attrs.frozen(kw_only=True)
+# Without slots, since one is made for nearly every line of a start: see `Line`.
+@attrs.frozen(kw_only=True, slots=False)
 class Sighting:
     """A marker seen in a line.
 

@@ -93,8 +93,13 @@ def sight(line: Line) -> tuple[Sighting, ...]:
     return tuple(sightings)
 
 
+_NOTHING: dict[str, str] = {}
+
+
 def _groups(marker: Marker, message: str) -> dict[str, str] | None:
     """What the patterns give; None if the first one does not fit."""
+    if not marker.patterns:
+        return _NOTHING
     groups: dict[str, str] = {}
     for index, pattern in enumerate(marker.patterns):
         found = compiled(pattern).search(message)

@@ -157,7 +157,7 @@ def dated(text: str) -> Record | None:
         return None
     head = text[date.end() : date.end() + _HEADER_CHARS]
     level = _level_word().search(head)
-    if not level or not _is_header(head[: level.start()]):
+    if not level or not _is_header(head[: level.start()], level.group()):
         return None
     origin = _origin().match(head, level.end())
     end = origin.end() if origin else level.end()
@@ -172,10 +172,11 @@ def dated(text: str) -> Record | None:
     )
 
 
-def _is_header(between: str) -> bool:
+def _is_header(between: str, level: str) -> bool:
     """Whether only names and separators stand between a date and a level, no prose."""
     names = between.replace("[", " ").replace("]", " ").replace("|", " ").replace(" - ", " ").split()
-    return len(names) <= 2 and all(
+    # "Fatal Python error: ..." is prose: a level in lower case has no names before it.
+    return len(names) <= (2 if level.isupper() else 0) and all(
         name.replace(".", "").replace("_", "").replace("-", "").isalnum() for name in names
     )
 

@@ -26,11 +26,12 @@ CONTINUED: Final = "\0"
 # vLLM logs its whole configuration in one line: of a log that was not wrapped, 250 columns never hold all.
 _WIDEST: Final = 250
 _NARROWEST: Final = 40
-_FEWEST: Final = 3  # lines that end at the column: of one or two that is chance
+_FEWEST: Final = 2  # lines that end at the column and go on in the next: of one that is chance
 _SHARE: Final = 0.04  # of all lines
 # Mails and forms wrap between words here; a terminal's columns are not guessed from words.
 _WORD_WIDTHS: Final = range(66, 101)
 _WORD_SHARE: Final = 0.15
+_FEWEST_BY_WORDS: Final = 4
 _PADDING: Final = "  "  # of a window's lines up to its edge
 _LONGEST: Final = 64 * 1024
 
@@ -52,7 +53,7 @@ class Wrap:
         if not self.words:
             return len(line) == self.width and not line.endswith(_PADDING)
         word = following.partition(" ")[0]
-        return bool(word) and len(line) + 1 + len(word) > self.width and not _begins(following)
+        return bool(word) and len(line.rstrip()) + 1 + len(word) > self.width and not _begins(following)
 
     @property
     def joint(self) -> str:
@@ -99,17 +100,23 @@ def wrap_of(lines: list[str]) -> Wrap | None:
     filled = len(lines) - lengths[0]
     if not _NARROWEST <= width <= _WIDEST:
         return None
-    if lengths[width] >= max(_FEWEST, _SHARE * filled):
-        wrap = Wrap(width=width, words=False)
-        followers = [after for line, after in pairwise(lines) if wrap.continues(line.rstrip("\r"), after)]
-        # Where each part has a prefix of its own, it was wrapped before it came here.
-        return wrap if 2 * sum(map(_is_headed, followers)) <= len(followers) else None
+    columns, words = Wrap(width=width, words=False), Wrap(width=width, words=True)
+    cut = _followers(lines, columns)
     if width in _WORD_WIDTHS:
-        wrap = Wrap(width=width, words=True)
-        count = sum(wrap.continues(line, following) for line, following in pairwise(lines) if line)
-        if count >= max(_FEWEST, _WORD_SHARE * filled):
-            return wrap
+        flowing = len(_followers(lines, words))
+        # Of lines that end at a word, few are as long as the longest.
+        if flowing >= max(_FEWEST_BY_WORDS, _WORD_SHARE * filled, 2 * len(cut)):
+            return words
+    headed = sum(map(_is_headed, cut))
+    # Where each part has a prefix of its own, it was wrapped before it came here.
+    if len(cut) - headed >= max(_FEWEST, _SHARE * filled / 2) and 2 * headed <= len(cut):
+        return columns
     return None
+
+
+def _followers(lines: list[str], wrap: Wrap) -> list[str]:
+    """The lines that go on with the one before."""
+    return [after for line, after in pairwise(lines) if line and wrap.continues(line.rstrip("\r"), after)]
 
 
 def _begins(text: str) -> bool:
@@ -138,4 +145,5 @@ def _join(lines: list[str], wrap: Wrap) -> tuple[list[str], list[str]]:
 
 
 def _one(parts: list[str], wrap: Wrap) -> list[str]:
-    return [wrap.joint.join(part.rstrip("\r") for part in parts), *[CONTINUED] * (len(parts) - 1)]
+    ends = "\r \t" if wrap.words else "\r"
+    return [wrap.joint.join(part.rstrip(ends) for part in parts), *[CONTINUED] * (len(parts) - 1)]

@@ -7,16 +7,17 @@ from typing import Any
 
 import attrs
 
-from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._diagnosis.evidence import clean
-from vllm_startup._events import Because, Event, PhaseEntered, ProgressSeen, TierReached, Warned
+from vllm_startup._events import Because, Event, Outcome, PhaseEntered, ProgressSeen, TierReached
 from vllm_startup._log.lines import Line
 from vllm_startup._log.markers import FIRST_WINS, Means, Sighting, is_vllm_record
 from vllm_startup._machine.activity import Activity
 from vllm_startup._machine.course import Course, Ground, Span
+from vllm_startup._machine.ending import Ending
 from vllm_startup._machine.engines import Engine, Engines
 from vllm_startup._machine.readiness import Readiness
 from vllm_startup._machine.signs import Sign, Signs
+from vllm_startup._machine.told import Source, Told
 from vllm_startup._phases import Phase
 from vllm_startup._readings import ProcessExited, Tier
 from vllm_startup._roles import Role
@@ -26,7 +27,6 @@ Emit = Callable[[Event], None]
 
 _SERVER_PHASES = (Phase.CONFIGURING, Phase.STARTING_SERVER)
 _PROGRESS_EVERY_S = 0.2  # a bar that redraws a thousand times a second is no news each time
-_LINES_TO_LOOK_AT = 10_000  # a log that has not spoken vLLM's form by then will not
 
 
 @attrs.frozen(kw_only=True)
@@ -46,10 +46,21 @@ class Process:
     exit: ProcessExited | None = None
 
 
+@attrs.frozen(kw_only=True)
+class Result:
+    """How an attempt ended, and when."""
+
+    outcome: Outcome
+    cause: Cause | None
+    at: float
+
+
 class Attempt:
     """One start. ``told`` is what its log says; the rest is what other probes see of it."""
 
-    def __init__(self, number: int, began_at: float, emit: Emit, *, until: Tier, stable_for: float) -> None:
+    def __init__(
+        self, number: int, began_at: float, emit: Emit, source: Source, *, until: Tier, stable_for: float
+    ) -> None:
         self.number = number
         self.began_at = began_at
         self.pid: int | None = None
@@ -63,7 +74,8 @@ class Attempt:
         self.activity = Activity(began_at)
         self.readiness = Readiness(until, stable_for)
         self.processes: dict[int, Process] = {}
-        self.cause: Cause | None = None  # from a rule of the caller's
+        self.ending = Ending(self.told, source)
+        self.result: Result | None = None
         self._emit = emit
         self._progress_told: dict[str, float] = {}
 
@@ -203,9 +215,27 @@ class Attempt:
         )
         self._emit(event)
 
-    def warn(self, at: float, code: str, text: str) -> None:
-        """Tell something that does not end the wait."""
-        self._emit(Warned(at=at, elapsed_s=self.elapsed(at), code=code, text=text))
+    @property
+    def pids(self) -> set[int]:
+        """The processes that have spoken for this attempt, or were seen in it."""
+        spoke = {pid for pid in self.told.banners.values() if pid is not None}
+        bound = {self.pid} if self.pid is not None else set()
+        return spoke.union(bound, self.processes, *(engine.pids for engine in self.engines.all))
+
+    def hear_late(self, line: Line, at: float) -> None:
+        """Take a line that is read after this attempt's end: it may say why it ended."""
+        self.told.hear(line, at)
+        cause = self.ending.judge(at)
+        if self.result is not None and cause is not None and self.ending.improves(cause):
+            self.result = attrs.evolve(self.result, cause=cause)
+
+    def finish(self, at: float, outcome: Outcome, cause: Cause | None) -> None:
+        """End, once and for all."""
+        if self.result is None:
+            if outcome != "ready":
+                self.course.fail(at)
+            self.course.close(at)
+            self.result = Result(outcome=outcome, cause=cause, at=at)
 
     def elapsed(self, at: float) -> float:
         """Seconds since this attempt began."""
@@ -224,6 +254,8 @@ class Attempt:
     def take_sight(self, other: Attempt) -> None:
         """Take over what probes see of the live process, which turned out to be this attempt's."""
         self.signs, self.activity, self.readiness = other.signs, other.activity, other.readiness
+        self.ending.take_deaths(other.ending)
+        self.processes, other.processes = other.processes, {}
         self.signs.forget_log()
         if other.pid is not None:
             self.bind(other.pid, other.process_started_at, other.began_at)
@@ -238,46 +270,6 @@ class Attempt:
         for sighting in sightings:
             if sighting.marker.progress is not None:
                 self._sighted(sighting, at)
-
-
-class Told:
-    """What an attempt's text has said, apart from phases."""
-
-    def __init__(self) -> None:
-        self.diagnosis = Diagnosis()
-        self.lines = 0
-        self.first_at: float | None = None
-        self.last_at: float | None = None
-        self.only_history = True
-        self.banners: dict[str | None, int | None] = {}
-        self.over = False
-        self.exit: tuple[int | None, int | None] | None = None
-        self.served_at: float | None = None
-        self.heartbeat: tuple[str, float] | None = None
-        self.root_at: float | None = None
-        self.fatal_at: float | None = None
-        self.record_found = False
-        self.lines_looked_at = 0
-
-    @property
-    def wants_record(self) -> bool:
-        """Whether the first line in vLLM's form is still awaited."""
-        return not self.record_found and self.lines_looked_at < _LINES_TO_LOOK_AT
-
-    def hear(self, line: Line, at: float) -> None:
-        """Fold a line into the diagnosis."""
-        self.lines += 1
-        self.first_at = at if self.first_at is None else self.first_at
-        self.last_at = at
-        self.diagnosis.feed(line)
-        if self.fatal_at is None and self.diagnosis.fatal:
-            self.fatal_at = at
-        if (
-            self.root_at is None
-            and (cause := self.diagnosis.cause) is not None
-            and cause.confidence != "unknown"
-        ):
-            self.root_at = at
 
 
 def _words(sighting: Sighting) -> str:

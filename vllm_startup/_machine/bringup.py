@@ -21,11 +21,12 @@ from vllm_startup._log.lines import Line
 from vllm_startup._machine.attempt import Attempt, Process
 from vllm_startup._machine.chronicle import Chronicle
 from vllm_startup._machine.course import Ground
-from vllm_startup._machine.ending import Ending
 from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.terms import Terms
+from vllm_startup._machine.told import Source
 from vllm_startup._phases import Phase
 from vllm_startup._roles import Role, role_of
+from vllm_startup._text import described
 from vllm_startup._rules import Advance, Progress, Rule
 from vllm_startup.causes import Cause
 
@@ -37,15 +38,13 @@ class Bringup:
 
     def __init__(self, terms: Terms, history: HistoryClock, emit: Callable[[Event], None]) -> None:
         self.terms = terms
-        self.ending = Ending()
+        self.source = Source()
         self.broken: dict[str, str] = {}
-        self.restarts = 0
-        self.past: dict[int, tuple[Outcome, Cause | None, float]] = {}
         self.warnings: dict[tuple[str, str], None] = {}
-        self.rule_cause: Cause | None = None
         self._history = history
         self._sink = emit
-        self._held: list[Event] | None = None
+        self._in_history = False
+        self._held: list[Event] = []  # what an attempt of the past did is no news
         self._work_probes: set[str] = set()
         self._bound: r.ProcessFound | None = None
         self._tree: r.ProcessTree | None = None
@@ -92,7 +91,9 @@ class Bringup:
 
     def _begin(self, at: float, previous: Attempt | None) -> Attempt:
         number = previous.number + 1 if previous else 1
-        attempt = Attempt(number, at, self._emit, until=self.terms.until, stable_for=self.terms.stable_for)
+        attempt = Attempt(
+            number, at, self._emit, self.source, until=self.terms.until, stable_for=self.terms.stable_for
+        )
         if previous:
             self._leave(previous, attempt, at)
         self._emit(AttemptStarted(at=at, elapsed_s=0.0, attempt=attempt.number, pid=attempt.pid))
@@ -100,52 +101,64 @@ class Bringup:
 
     def _leave(self, old: Attempt, new: Attempt, at: float) -> None:
         """Close the attempt before; what is seen live goes on with the new one while in history."""
-        old.told.diagnosis.finish()
-        lived = self._held is None and self.ending.cause is not None
-        cause = self.ending.cause if lived else old.cause or old.told.diagnosis.verdict(ended=True)
-        outcome: Outcome = "failed" if cause or old.told.exit else "unfinished"
-        if old.told.served_at is not None and old.told.only_history:
-            outcome, cause = "ready", None
-        if outcome == "failed":
-            old.course.fail(at)
-        old.course.close(at)
-        self.past[old.number] = (outcome, cause, at)
-        if self._held is not None:
+        if self._in_history:
             self._held.clear()
             new.take_sight(old)
+        self.close(old, at, *self._judged(old))
+
+    def _judged(self, old: Attempt) -> tuple[Outcome, Cause | None]:
+        """How an attempt ended that another one follows."""
+        told = old.told
+        told.diagnosis.finish()
+        cause = old.ending.conclude(ended=True)
+        if told.served_at is not None and (cause is None or cause.kind != "port_in_use"):
+            return "ready", None
+        return ("failed" if cause or told.exit else "unfinished"), cause
+
+    def close(self, attempt: Attempt, at: float, outcome: Outcome, cause: Cause | None) -> None:
+        """End an attempt that another one follows, or may follow."""
+        if attempt.result is not None:
             return
-        self._emit(
-            AttemptEnded(at=at, elapsed_s=old.elapsed(at), attempt=old.number, outcome=outcome, cause=cause)
+        attempt.finish(at, outcome, cause)
+        elapsed_s = attempt.elapsed(at)
+        event = AttemptEnded(
+            at=at, elapsed_s=elapsed_s, attempt=attempt.number, outcome=outcome, cause=cause
         )
+        if not self._in_history:
+            self._emit(event)
 
     def _emit(self, event: Event) -> None:
-        if self._held is None:
-            self._sink(event)
-        else:
+        if self._in_history:
             self._held.append(event)
+        else:
+            self._sink(event)
 
     # --- the log -------------------------------------------------------------------------
 
     def _log_opened(self, _at: float, _probe: str, reading: r.LogOpened) -> None:
-        self.ending.log_open, self.ending.log_is_stream = True, reading.stream
+        self.source.opened, self.source.stream = True, reading.stream
         self._history.anchor(reading.tail, reading.modified_at)
         self._log_modified_at = reading.modified_at
 
     def _log_lines(self, at: float, _probe: str, reading: r.LogLines) -> None:
         if reading.history:
-            self._held = []  # what an attempt of the past did is no news
+            self._in_history = True
             self.chronicle.hear(reading.lines, lambda line: self._history.when(line, at), history=True)
+            self._leave_history()
             self.attempt.signs.spoke_at = at  # more may follow: nothing weak is taken before it has
-            held, self._held = self._held, None
-            for event in held:
-                self._emit(event)
             return
         spoke = self.chronicle.hear(reading.lines, lambda _: at, history=False)
         if reading.partial is not None:
             self.chronicle.glance(reading.partial, at)
-        self.ending.line_at = at
+        self.source.line_at = at
         if spoke:
             self.attempt.signs.spoke_at = at
+
+    def _leave_history(self) -> None:
+        self._in_history = False
+        held, self._held = self._held, []
+        for event in held:
+            self._emit(event)
 
     def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
         """Leave what the log holds to the past if the live process is another one."""
@@ -154,33 +167,30 @@ class Bringup:
         if bound is None or not told.lines:
             return
         told.diagnosis.finish()
-        failed = told.over or told.diagnosis.verdict(ended=True) is not None
+        failed = told.over or told.verdict(ended=True) is not None
         older = told.last_at is not None and told.last_at < attempt.began_at - _STALE_S
         if self._log_modified_at is not None and bound.started_at is not None:
             older |= self._log_modified_at < bound.started_at - _STALE_S
         others = told.banners and bound.pid not in told.banners.values()
         if older or (failed and others):
-            self._held = []
+            self._in_history = True
             self.chronicle.begin(attempt.began_at)
-            self._held = None
+            self._leave_history()
         elif failed:
-            self.warn(
-                at, "failure_in_history", "the log already holds a failure of this process, which lives"
-            )
+            text = "the log already holds a failure of this process, which lives"
+            self.warn(at, "failure_in_history", text)
 
     def _log_ended(self, _at: float, _probe: str, _reading: r.LogEnded) -> None:
-        self.ending.log_ended = True
+        self.source.ended = True
 
     # --- processes -----------------------------------------------------------------------
 
     def _process_found(self, at: float, probe: str, reading: r.ProcessFound) -> None:
-        again, self._bound = self._bound is not None, reading
-        began_at = self._began_at(at, reading) if not again else at - (reading.age_s or 0.0)
-        if again:
-            self.chronicle.begin(began_at)
-            self.ending = self.ending.renewed()
-        self.attempt.bind(reading.pid, reading.started_at, began_at)
-        self.ending.alive.add(reading.pid)
+        self._bound = reading
+        if self.attempt.pid is not None:  # else its banner was read before its process was found
+            self.chronicle.begin(at - (reading.age_s or 0.0))
+        self.attempt.bind(reading.pid, reading.started_at, self._began_at(at, reading))
+        self.attempt.ending.alive.add(reading.pid)
         self.attempt.launched(Ground(probe=probe, text=f"process {reading.pid} exists", at=at))
 
     def _began_at(self, at: float, reading: r.ProcessFound) -> float:
@@ -193,8 +203,8 @@ class Bringup:
         attempt = self.attempt
         self._works(at, probe)
         self._tree = reading
-        self.ending.alive = {p.pid for p in reading.processes if p.status not in ("zombie", "dead")}
-        if self.ending.root_at is None and reading.processes and not attempt.course.spans:
+        attempt.ending.alive = {p.pid for p in reading.processes if p.status not in ("zombie", "dead")}
+        if attempt.ending.root_at is None and reading.processes and not attempt.course.spans:
             attempt.launched(Ground(probe=probe, text="the process exists", at=at))
         known_stopped = set(attempt.activity.suspended)
         attempt.activity.tree(at, reading, joining=attempt.engines.joining)
@@ -212,7 +222,7 @@ class Bringup:
     def _process_exited(self, at: float, _probe: str, reading: r.ProcessExited) -> None:
         known = self.attempt.processes.setdefault(reading.pid, Process(pid=reading.pid, name=reading.name))
         known.exit = reading
-        self.ending.exited(at, reading)
+        self.attempt.ending.exited(at, reading)
 
     # --- silent work ---------------------------------------------------------------------
 
@@ -293,7 +303,7 @@ class Bringup:
         try:
             finding = rule.match(subject)
         except Exception as error:  # noqa: BLE001 - the caller's code may do anything; the wait survives
-            self.warn(at, "rule_failed", f"rule {rule.name!r} raised {error!r}")
+            self.warn(at, "rule_failed", f"rule {rule.name!r} raised {described(error)}")
             return
         text = clean(subject.message if isinstance(subject, Line) else repr(subject))
         match finding:
@@ -307,9 +317,7 @@ class Bringup:
             case Progress(what=what, done=done, total=total):
                 self.attempt.count(at, what, done, total)
             case Cause():
-                self.attempt.cause = self.attempt.cause or finding
-                if self._held is None:  # history cannot end the wait
-                    self.rule_cause = self.rule_cause or finding
+                self.attempt.told.ruled(finding, at, history=self._in_history)
             case _:
                 kind = type(finding).__name__
                 self.warn(

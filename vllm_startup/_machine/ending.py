@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import attrs
 
-from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.signals import CRASHES, SIGKILL, STOPS, signal_name
+from vllm_startup._machine.told import Source, Told
 from vllm_startup._readings import ProcessExited
 from vllm_startup._roles import Role, role_of
 from vllm_startup.causes import (
@@ -29,19 +29,22 @@ _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the firs
 
 
 class Ending:
-    """Follows one attempt's end: deaths, last lines, processes that linger."""
+    """Follows one attempt's end: deaths, last lines, processes that linger.
 
-    def __init__(self) -> None:
+    Args:
+        told: What the attempt's text says.
+        source: The log that it stands in.
+    """
+
+    def __init__(self, told: Told, source: Source) -> None:
         self.root: ProcessExited | None = None
         self.root_at: float | None = None
         self.cause: Cause | None = None
         self.cause_at: float | None = None
-        self.log_open = False
-        self.log_is_stream = False
-        self.log_ended = False
-        self.line_at: float | None = None
         self.alive: set[int] = set()
         self._children: list[tuple[float, ProcessExited]] = []
+        self._told = told
+        self._source = source
 
     def exited(self, at: float, reading: ProcessExited) -> None:
         """Note a death."""
@@ -51,24 +54,26 @@ class Ending:
         elif not reading.root and _matters(reading):
             self._children.append((at, reading))
 
-    def renewed(self) -> Ending:
-        """The ending of the next process, whose log is the same."""
-        other = Ending()
-        other.log_open, other.log_is_stream = self.log_open, self.log_is_stream
-        return other
+    def take_deaths(self, other: Ending) -> None:
+        """Take over what was seen of processes that turned out to be this attempt's."""
+        self.root, self.root_at, self.alive = other.root, other.root_at, other.alive
+        self._children = other._children
+        other.root = other.root_at = None
+        other.alive, other._children = set(), []
 
     # --- when ----------------------------------------------------------------------------
 
     @property
     def drained_at(self) -> float | None:
         """When the log will have said all that it has to say after the main process's death."""
+        source = self._source
         if self.root_at is None:
             return None
-        if not self.log_open or self.log_ended:
+        if not source.opened or source.ended:
             return self.root_at
-        if self.log_is_stream:
+        if source.stream:
             return self.root_at + STREAM_LIMIT_S
-        last = max(self.root_at, self.line_at or self.root_at)
+        last = max(self.root_at, source.line_at or self.root_at)
         return min(last + FILE_QUIET_S, self.root_at + STREAM_LIMIT_S)
 
     @property
@@ -76,20 +81,18 @@ class Ending:
         """When a child's death is judged, if the log names nothing better until then."""
         return self._children[0][0] + _CHILD_DRAIN_S if self._children and self.cause is None else None
 
-    def aftermath_due(self, attempt: Attempt) -> float | None:
+    @property
+    def aftermath_due(self) -> float | None:
         """When an aftermath without a cause is taken as all that there is."""
-        fatal_at = attempt.told.fatal_at
-        return None if fatal_at is None or attempt.told.only_history else fatal_at + _CHILD_DRAIN_S
+        return None if self._told.fatal_at is None else self._told.fatal_at + _CHILD_DRAIN_S
 
     def close_at(self, exit_grace: float, *, raise_early: bool) -> float | None:
         """When the wait ends for good; None while nothing is wrong."""
         if self.cause_at is None:
             return None
-        if raise_early:
-            return self.cause_at
         last = max(self.cause_at, self.drained_at or self.cause_at)
         gone = self.root_at is not None and not self.alive
-        return last if gone else max(last, self.cause_at + exit_grace)
+        return last if gone or raise_early else max(last, self.cause_at + exit_grace)
 
     # --- why -----------------------------------------------------------------------------
 
@@ -106,31 +109,34 @@ class Ending:
         order = ("unknown", "likely", "certain")
         return order.index(cause.confidence) > order.index(self.cause.confidence)
 
-    def judge(self, attempt: Attempt, now: float) -> Cause | None:
+    def judge(self, now: float) -> Cause | None:
         """The cause, if it is sure by ``now`` that the start cannot succeed; None otherwise."""
-        told = attempt.told
+        told = self._told
+        if told.ruled_at is not None:
+            return told.rule_cause
         if self.drained_at is not None and now >= self.drained_at:
             told.diagnosis.finish()
-            return self._weigh(attempt, ended=True)
+            return self._weigh(ended=True)
         if self.child_due is not None and now >= self.child_due:
-            return self._weigh(attempt, ended=False)
-        if told.fatal_at is None or told.only_history:
+            return self._weigh(ended=False)
+        if told.fatal_at is None:
             return None
         if now >= told.fatal_at + _CHILD_DRAIN_S:
-            return self._weigh(attempt, ended=True)
-        cause = self._weigh(attempt, ended=False)
+            return self._weigh(ended=True)
+        cause = self._weigh(ended=False)
         return None if cause is None or cause.confidence == "unknown" else cause
 
-    def conclude(self, attempt: Attempt, *, ended: bool) -> Cause | None:
+    def conclude(self, *, ended: bool) -> Cause | None:
         """The cause when nothing more will be seen; None where the start may have gone on."""
-        dead = ended or self.root is not None or bool(self._children) or attempt.told.fatal_at is not None
-        return self.cause or (self._weigh(attempt, ended=ended or self.root is not None) if dead else None)
+        ended = ended or self.root is not None
+        dead = ended or bool(self._children) or self._told.fatal_at is not None
+        return self.cause or (self._weigh(ended=ended) if dead else None)
 
-    def _weigh(self, attempt: Attempt, *, ended: bool) -> Cause | None:
-        told = attempt.told.diagnosis.verdict(ended=ended or bool(self._children))
+    def _weigh(self, *, ended: bool) -> Cause | None:
+        told = self._told.verdict(ended=ended or bool(self._children))
         killer = self._first_violent()
         if told is not None and told.confidence != "unknown":
-            first_word = attempt.told.root_at
+            first_word = self._told.root_at
             if killer is None or first_word is None or first_word <= killer[0]:
                 return told
         child = killer[1] if killer else self._children[0][1] if self._children else None

@@ -18,7 +18,7 @@ from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.limits import Limits, limit_cause
 from vllm_startup._machine.terms import Terms
 from vllm_startup._phases import Phase
-from vllm_startup._readings import Observation, ProcessFound, WatchPaused
+from vllm_startup._readings import Observation, WatchPaused
 from vllm_startup.causes import Cause, Evidence, ProcessVanished, RestartLoop
 
 _ARMING_S = 5.0  # the first look at a tree, or at a driver that has to wake up, takes a second or two
@@ -47,8 +47,6 @@ class StartupMachine:
         self._events: list[Event] = []
         self._done: dict[str, float] = {}
         self._limits = Limits(timeouts=terms.timeouts, called_at=called_at)
-        self._failures: list[Cause] = []
-        self._awaits_restart = False
         history = HistoryClock(called_at=called_at, wall=wall, utc_offset_s=utc_offset_s)
         self.bringup = Bringup(terms, history, self._events.append)
 
@@ -66,7 +64,6 @@ class StartupMachine:
         self._run_to(at)
         if self.outcome is None:
             self.bringup.take(at, observation.probe, observation.reading)
-            self._awaits_restart &= not isinstance(observation.reading, ProcessFound)
             self._settle(at)
             self._run_to(at)
         return self._drain()
@@ -86,8 +83,8 @@ class StartupMachine:
         self._run_to(now)
         if self.outcome is None:
             self.bringup.chronicle.finish()
-            cause = self.bringup.ending.conclude(self.attempt, ended=ended)
-            self._end(self.now, "failed" if cause else "unfinished", cause)
+            cause = self.attempt.ending.conclude(ended=ended)
+            self.end(self.now, "failed" if cause else "unfinished", cause)
         return self._drain()
 
     @property
@@ -105,7 +102,7 @@ class StartupMachine:
     @property
     def hurry(self) -> bool:
         """Whether a death is being judged, so that every probe should look often."""
-        ending = self.bringup.ending
+        ending = self.attempt.ending
         return self.outcome is None and (ending.root_at is not None or ending.child_due is not None)
 
     def _drain(self) -> list[Event]:
@@ -131,18 +128,18 @@ class StartupMachine:
                 yield at, what
 
     def _plans(self) -> Iterator[tuple[str, float | None]]:
-        attempt, ending = self.attempt, self.bringup.ending
+        attempt, ending = self.attempt, self.attempt.ending
         if limit := self._limits.next(attempt, armed=self.bringup.armed):
             yield f"limit {limit[1]}", limit[0]
         if self.terms.timeouts.stall is not None and not self.bringup.armed:
             yield "unarmed", self.called_at + _ARMING_S
-        if self._awaits_restart:
-            return
+        if attempt.result is not None:
+            return  # another one is awaited
         yield "drained", ending.drained_at
         yield "close", ending.close_at(self.terms.exit_grace, raise_early=self.terms.raise_early)
         if ending.cause is None:
             yield "child", ending.child_due
-            yield "aftermath", ending.aftermath_due(attempt)
+            yield "aftermath", ending.aftermath_due
             yield "held", attempt.readiness.due
             yield "weigh", attempt.next_weighing(self.now)
             fallen_at = self.bringup.fallen_at
@@ -153,7 +150,8 @@ class StartupMachine:
             outcome, cause = limit_cause(
                 self.attempt, what.removeprefix("limit "), at, self.terms.timeouts, broken=self.bringup.broken
             )
-            self._end(at, outcome, self.bringup.ending.cause or cause)
+            known = self.attempt.ending.cause if self.attempt.result is None else None
+            self.end(at, "failed" if known else outcome, known or cause)
         elif what == "unarmed":
             text = "no probe sees silent work, so a stall cannot be told from a slow start"
             self.bringup.warn(at, "stall_unarmed", text)
@@ -169,8 +167,10 @@ class StartupMachine:
     # --- what it means for the wait ------------------------------------------------------
 
     def _settle(self, at: float) -> None:
-        ending, readiness = self.bringup.ending, self.attempt.readiness
-        cause = self.bringup.rule_cause or ending.judge(self.attempt, at)
+        ending, readiness = self.attempt.ending, self.attempt.readiness
+        if self.attempt.result is not None:
+            return
+        cause = ending.judge(at)
         if cause is not None and ending.improves(cause):
             self._found(at, cause)
         elif ending.root_at is None and ending.cause is None and readiness.held(at):
@@ -181,39 +181,37 @@ class StartupMachine:
         held = f" for {self.terms.stable_for:g} s" if self.terms.stable_for else ""
         ground = Ground(probe="health" if tier != "engine" else "log", text=f"tier {tier} held{held}", at=at)
         self.attempt.advance(Phase.READY, at, ground)
-        self._end(at, "ready", None)
+        self.end(at, "ready", None)
 
     def _found(self, at: float, cause: Cause) -> None:
-        self.bringup.ending.fix(at, cause)
+        self.attempt.ending.fix(at, cause)
         event = CauseFound(at=at, elapsed_s=self.attempt.elapsed(at), cause=cause)
         self._events.append(event)
 
     def _close(self, at: float) -> None:
-        cause = self.bringup.ending.cause
-        if cause is None or (self.bringup.ending.drained_at or at) > at:
-            return
-        self._failures.append(cause)
-        if len(self._failures) <= self.terms.restarts:
-            self._awaits_restart = True
-            return
-        self._end(at, "failed", self._loop() if self.terms.restarts else cause)
+        attempt, cause = self.attempt, self.attempt.ending.cause
+        earlier = (a.result for a in self.bringup.chronicle.attempts if a.ending.root is not None and a is not attempt)
+        failures = [result.cause for result in earlier if result is not None and result.cause is not None]
+        if len(failures) < self.terms.restarts:
+            self.bringup.close(attempt, at, "failed", cause)
+        elif cause is not None:
+            self.end(at, "failed", _loop([*failures, cause]) if self.terms.restarts else cause)
 
-    def _loop(self) -> Cause:
-        causes = tuple(self._failures)
-        text = f"the server was restarted {len(causes) - 1} times and failed again: {causes[-1].message}"
-        return RestartLoop(
-            message=text, restarts=len(causes) - 1, causes=causes, retryable=causes[-1].retryable
-        )
-
-    def _end(self, at: float, outcome: Outcome, cause: Cause | None) -> None:
+    def end(self, at: float, outcome: Outcome, cause: Cause | None) -> None:
+        """End the wait. Who judges a log by its text alone says so from outside."""
         attempt = self.attempt
-        if outcome != "ready":
-            attempt.course.fail(at)
-        attempt.course.close(at)
+        attempt.finish(at, outcome, cause)
         for code, text in differences(attempt, self.terms.earlier) if self.terms.earlier else ():
             self.bringup.warn(at, code, text)
         self.outcome, self.cause = outcome, cause
         self._events.append(Ended(at=at, elapsed_s=attempt.elapsed(at), outcome=outcome, cause=cause))
+
+
+def _loop(causes: list[Cause]) -> Cause:
+    text = f"the server was restarted {len(causes) - 1} times and failed again: {causes[-1].message}"
+    return RestartLoop(
+        message=text, restarts=len(causes) - 1, causes=tuple(causes), retryable=causes[-1].retryable
+    )
 
 
 def _memory_fell(attempt: Attempt) -> Cause:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import attrs
 
 from vllm_startup._events import Because
-from vllm_startup._machine.attempt import Attempt, Process
+from vllm_startup._machine.attempt import Attempt, Process, Result
 from vllm_startup._machine.course import Ground, Span
 from vllm_startup._machine.limits import suspect_of
 from vllm_startup._machine.machine import StartupMachine
@@ -32,8 +32,8 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
     """Everything that the machine knows at ``now``."""
     attempt = machine.attempt
     newest = attempt.activity.newest
-    exited = _exit_of(machine, attempt)
-    cause = number_evidence(machine.cause or machine.bringup.ending.cause, attempt.number)
+    exited = _exit_of(attempt)
+    cause = number_evidence(machine.cause or attempt.ending.cause, attempt.number)
     return StartupReport(
         outcome=machine.outcome or "unfinished",
         phase=attempt.course.phase,
@@ -48,7 +48,7 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
         cause=cause,
         exit=exited,
         phases=tuple(_phase(attempt, span) for span in attempt.course.spans),
-        attempts=tuple(_attempts(machine, now, cause)),
+        attempts=tuple(_attempts(machine, now)),
         processes=tuple(_process(attempt, p) for p in attempt.processes.values() if _had_a_part(attempt, p)),
         gpus=_gpus(attempt),
         facts=dict(attempt.facts),
@@ -89,9 +89,9 @@ def _ready_s(attempt: Attempt) -> float | None:
     return attempt.elapsed(spans[-1].started_at) if spans and spans[-1].phase is Phase.READY else None
 
 
-def _exit_of(machine: StartupMachine, attempt: Attempt) -> ExitStatus | None:
-    if attempt is machine.attempt and machine.bringup.ending.root is not None:
-        return _status(machine.bringup.ending.root)
+def _exit_of(attempt: Attempt) -> ExitStatus | None:
+    if attempt.ending.root is not None:
+        return _status(attempt.ending.root)
     if attempt.told.exit is not None:
         return ExitStatus(code=attempt.told.exit[0], signal=attempt.told.exit[1])
     return None
@@ -101,19 +101,18 @@ def _status(exited: ProcessExited) -> ExitStatus:
     return ExitStatus(code=exited.code, signal=exited.signal)
 
 
-def _attempts(machine: StartupMachine, now: float, cause: Cause | None) -> list[AttemptReport]:
+def _attempts(machine: StartupMachine, now: float) -> list[AttemptReport]:
     found = []
     for attempt in machine.bringup.chronicle.attempts:
-        past = machine.bringup.past.get(attempt.number)
-        outcome, own_cause, ended_at = past or (machine.outcome or "unfinished", cause, now)
+        result = attempt.result or Result(outcome="unfinished", cause=attempt.ending.cause, at=now)
         found.append(
             AttemptReport(
                 started_at=_wall(machine, attempt),
-                duration_s=max(0.0, attempt.elapsed(ended_at)),
-                outcome=outcome,
+                duration_s=max(0.0, attempt.elapsed(result.at)),
+                outcome=result.outcome,
                 phase=attempt.course.phase,
-                cause=number_evidence(own_cause, attempt.number),
-                exit=_exit_of(machine, attempt),
+                cause=number_evidence(result.cause, attempt.number),
+                exit=_exit_of(attempt),
             )
         )
     return found
@@ -239,7 +238,7 @@ def status(machine: StartupMachine, now: float) -> Status:
         outcome=machine.outcome,
         elapsed_s=attempt.elapsed(now),
         quiet_s=quiet_s,
-        cause=number_evidence(machine.cause or machine.bringup.ending.cause, attempt.number),
+        cause=number_evidence(machine.cause or attempt.ending.cause, attempt.number),
         limit=limit[1] if limit else None,
         limit_in_s=max(0.0, limit[0] - now) if limit else None,
         summary=_summary(machine, quiet_s, suspect),
@@ -257,7 +256,7 @@ def status(machine: StartupMachine, now: float) -> Status:
 
 def _summary(machine: StartupMachine, quiet_s: float, suspect: str | None) -> str:
     attempt = machine.attempt
-    cause = machine.cause or machine.bringup.ending.cause
+    cause = machine.cause or attempt.ending.cause
     if cause is not None:
         return f"{machine.outcome or 'failing'} in {attempt.course.phase}: {cause.message}"
     if machine.outcome is not None:

@@ -303,8 +303,9 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.2 to 0.33",
     ),
     CauseRule(
-        literal="is not divisible by weight quantization",
-        pattern=r"input_size_per_partition = ?(?P<count>\d+)|output_size_per_partition = ?(?P<size>\d+)",
+        literal="is not divisible by",
+        pattern=r"Weight (?:in|out)put_\w{1,40} = ?\d+\s+is\s+not\s+divisible\s+by\s+"
+        r"(?:min_thread_\w|weight\s+quantization\s+block_\w)",
         rank="generic",
         build=lambda _: ParallelSizeInvalid(
             message="the tensor parallel size cuts the quantised weights at a place that their groups "
@@ -314,6 +315,16 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="with tensor parallelism is not supported",
+        build=lambda _: ParallelSizeInvalid(
+            message="weights that were quantised with bitsandbytes cannot be split among ranks",
+            hint="start with --tensor-parallel-size 1 (and --pipeline-parallel-size for more GPUs)",
+            what="tensor parallel size",
+            retryable=False,
+        ),
+        versions="0.6 to 0.8",
     ),
     CauseRule(
         literal="Pipeline parallelism is not supported for this model",

@@ -230,7 +230,6 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="adapter_config.json",
         pattern=r"'(?P<adapter>[^']{1,400})/adapter_config\.json'",
-        rank="generic",
         build=_adapter,
         versions="0.4 to 0.33",
     ),

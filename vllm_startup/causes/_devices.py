@@ -185,7 +185,8 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.32 to 0.33",
     ),
     CauseRule(
-        literal="CUDA-capable device(s) is/are busy or unavailable",
+        literal="busy or unavailable",
+        pattern=r"CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable",
         build=lambda _: GpuBusy(
             message="the GPU is in exclusive use by another process, or unavailable",
             hint="end the process that uses the GPU, or set its compute mode to default (nvidia-smi -c 0)",

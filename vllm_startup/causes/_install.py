@@ -247,7 +247,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="vLLM only supports Linux platform",
         build=_platform,
-        versions="0.2 to 0.33",
+        versions="0.2 to 0.33, setup.py",
     ),
     CauseRule(
         literal="No module named 'uvloop'",

@@ -251,7 +251,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="number of multi-modal placeholders",
         build=_processor,
         rank="generic",
-        versions="0.6 to 0.33",
+        versions="0.6 to 0.10",
     ),
     *(
         CauseRule(literal=function, frame=function, rank="weak", build=_processor, versions="0.8 to 0.33")

@@ -106,6 +106,10 @@ class Connector:
         best, self.target = min(attempts, key=lambda pair: _TELLING.index(pair[0].state))
         return best
 
+    def still_refused(self) -> bool:
+        """Whether every address refuses at once, as this machine's do while nothing listens there."""
+        return self.local and all(_dial(target) in _REFUSED for target in self._targets)
+
     async def _resolve(self, now: float) -> Attempt | None:
         """Look the name up, if that was long ago; an older answer serves when it fails."""
         if self._resolved_at is not None and now - self._resolved_at < RESOLVE_EVERY_S:
@@ -186,6 +190,15 @@ async def _connect(target: Target) -> Attempt:
         return Attempt("refused", "connected to itself") if _met_itself(sock) else Attempt("listening")
     finally:
         sock.close()
+
+
+def _dial(target: Target) -> int:
+    """The answer of an address of this machine to a connect; 0 or another code than a refusal if unsure."""
+    with socket.socket(target.family, socket.SOCK_STREAM | _NONBLOCK) as sock:
+        if not _NONBLOCK:  # pragma: no cover - macOS
+            sock.setblocking(False)
+        code = sock.connect_ex(target.sockaddr)
+        return sock.connect_ex(target.sockaddr) if code == errno.EINPROGRESS else code
 
 
 async def _finished(sock: socket.socket, target: Target) -> int:

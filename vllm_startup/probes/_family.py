@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from functools import cache
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from vllm_startup._roles import TITLE_PREFIX
@@ -136,7 +135,7 @@ class Member:
         first = self.arguments[0] if self.arguments else ""
         if first.startswith(TITLE_PREFIX):
             return first.strip()
-        if len(self._program) == _PROGRAM_LENGTH and (whole := PurePath(first).name).startswith(
+        if len(self._program) == _PROGRAM_LENGTH and (whole := first.rpartition("/")[2]).startswith(
             self._program
         ):
             return whole

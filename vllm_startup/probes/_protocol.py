@@ -12,9 +12,10 @@ from vllm_startup._readings import Reading
 class Probe(Protocol):
     """Something that looks at the server from outside.
 
-    The watch calls `sample` again and again, one call at a time, ``interval_s`` apart from start
-    to start (at once when a sample took longer). A probe never sleeps for cadence and never
-    retries without a bound; it may wait for something to happen when ``limit_s`` is None.
+    The watch calls `sample` again and again, one call at a time, at multiples of ``interval_s`` from
+    its beginning; turns that are missed because a sample took longer are skipped. A probe never
+    sleeps for cadence and never retries without a bound; it may wait for something to happen when
+    ``limit_s`` is None.
     """
 
     @property
@@ -46,4 +47,17 @@ class Probe(Protocol):
 
     async def aclose(self) -> None:
         """Release what the probe holds. Called once, also after a failed or cancelled sample."""
+        ...
+
+
+@runtime_checkable
+class Glancing(Protocol):
+    """A probe that can tell cheaply that there is nothing new, so that most samples are saved."""
+
+    def glance(self, now: float) -> bool:
+        """Whether a sample may see something new.
+
+        Called from the event loop when a sample is due: it must take microseconds, and never block.
+        If it raises, the sample is made.
+        """
         ...

@@ -55,11 +55,11 @@ class TreeProbe:
         self._family = None if stat is None else Family(stat.identity, system=system)
         self._runner = BlockingRunner(f"vllm_startup-{name}-{pid}")
         self._finished = False
-        self._pids: frozenset[int] = frozenset()
+        self._pids: frozenset[int] = frozenset({pid})
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes that the last scan found; empty before the first."""
+        """The processes that the last scan found; the main process before the first."""
         return self._pids
 
     async def sample(self, now: float) -> Iterable[Reading]:

@@ -1,0 +1,75 @@
+"""What the log has said: of one attempt, and as a source that opens and ends."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._log.lines import Line
+from vllm_startup.causes import Cause
+
+_LINES_TO_LOOK_AT = 10_000  # a log that has not spoken vLLM's form by then will not
+
+
+@attrs.define(kw_only=True)
+class Source:
+    """The log that is followed, whichever attempt writes it."""
+
+    opened: bool = False
+    stream: bool = False
+    ended: bool = False
+    line_at: float | None = None
+
+
+class Told:
+    """What an attempt's text has said, apart from phases.
+
+    What was there before the watch is history: it can explain a death, but ends no wait.
+    """
+
+    def __init__(self) -> None:
+        self.diagnosis = Diagnosis()
+        self.lines = 0
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self.only_history = True
+        self.banners: dict[str | None, int | None] = {}
+        self.over = False
+        self.exit: tuple[int | None, int | None] | None = None
+        self.served_at: float | None = None
+        self.heartbeat: tuple[str, float] | None = None
+        self.root_at: float | None = None
+        self.fatal_at: float | None = None
+        self.rule_cause: Cause | None = None
+        self.ruled_at: float | None = None
+        self.record_found = False
+        self.lines_looked_at = 0
+
+    @property
+    def wants_record(self) -> bool:
+        """Whether the first line in vLLM's form is still awaited."""
+        return not self.record_found and self.lines_looked_at < _LINES_TO_LOOK_AT
+
+    def hear(self, line: Line, at: float) -> None:
+        """Fold a line into the diagnosis."""
+        self.lines += 1
+        self.first_at = at if self.first_at is None else self.first_at
+        self.last_at = at
+        known = self.diagnosis.fatal
+        self.diagnosis.feed(line)
+        if not known and not self.only_history and self.diagnosis.fatal:
+            self.fatal_at = at
+        if self.root_at is None:
+            cause = self.diagnosis.cause
+            if cause is not None and cause.confidence != "unknown":
+                self.root_at = at
+
+    def ruled(self, cause: Cause, at: float, *, history: bool) -> None:
+        """Take a cause from a rule of the caller's; the first one counts."""
+        if self.rule_cause is None:
+            self.rule_cause = cause
+            self.ruled_at = None if history else at
+
+    def verdict(self, *, ended: bool) -> Cause | None:
+        """The cause that the text names, once it is fixed."""
+        return self.rule_cause or self.diagnosis.verdict(ended=ended)
