@@ -7,12 +7,14 @@ an observation; the last one says when the watch ended. Secrets are removed as l
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from types import UnionType
+from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
 
@@ -28,7 +30,12 @@ from vllm_startup.causes._base import snake_case
 
 S = TypeVar("S", ProcessSample, GpuSample)
 
+T = TypeVar("T")
+
 RECORDING_SCHEMA = 1
+
+_LAST_UNIX_S = 253_402_300_800.0  # the end of the year 9999: no date can be told beyond it
+_DAMAGES = (KeyError, TypeError, ValueError, AttributeError, ArithmeticError)
 
 _KINDS: dict[str, type[Reading]] = {
     snake_case(kind.__name__): kind
@@ -147,13 +154,13 @@ def replay_lines(lines: Iterable[str], *, tell: Tell | None = None, **terms: Any
         if ended:
             raise RecordingError(f"line {number} stands after the recording's end")
         try:
-            at = float(row["at"])
+            at = _moment(row["at"])
             ended = bool(row.get("end", False))
             observation = None if ended else _observation(at, row)
-        except (KeyError, TypeError, ValueError) as error:
+            if observation is not None:
+                _pass_on(machine.feed(observation), at, tell)
+        except _DAMAGES as error:
             raise RecordingError(f"line {number} is no observation: {error!r}") from error
-        if observation is not None:
-            _pass_on(machine.feed(observation), at, tell)
     if not ended:
         raise RecordingError("the recording is cut off: its last line, which says when it ended, is missing")
     _pass_on([*machine.tick(at), *machine.finish(at, ended=False)], at, tell)
@@ -172,7 +179,7 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RecordingError(f"line {number} is no JSON (a recording cut in half?): {error}") from error
         if not isinstance(row, dict):
             raise RecordingError(f"line {number} is no JSON object")
@@ -191,11 +198,20 @@ def _machine(header: Any, instead: dict[str, Any]) -> StartupMachine:
         given = {**header["terms"], "timeouts": Timeouts(**header["timeouts"])}
         if header.get("earlier") is not None:
             given["earlier"] = Earlier(**header["earlier"])
-        terms = Terms(**{**given, **instead})
-        wall = header["started_unix"]
-        return StartupMachine(terms, called_at=0.0, wall=wall, utc_offset_s=header.get("utc_offset_s", 0.0))
-    except (KeyError, TypeError, ValueError) as error:
+        terms = Terms(**given)
+        wall, offset = header["started_unix"], header.get("utc_offset_s", 0.0)
+        if not _fits(wall, float | None) or not 0 <= (wall or 0.0) < _LAST_UNIX_S or not _fits(offset, float):
+            raise ValueError(f"started_unix is {wall!r}, utc_offset_s is {offset!r}")
+    except _DAMAGES as error:
         raise RecordingError(f"the recording's header is damaged: {error!r}") from error
+    asked = attrs.evolve(terms, **instead) if instead else terms
+    return StartupMachine(asked, called_at=0.0, wall=wall, utc_offset_s=offset)
+
+
+def _moment(value: Any) -> float:
+    if not _fits(value, float) or not 0 <= value < _LAST_UNIX_S:
+        raise ValueError(f"at is {value!r}")
+    return float(value)
 
 
 def _scrubbed(value: Any) -> Any:
@@ -213,7 +229,7 @@ def _packed(reading: Reading) -> dict[str, Any]:
 
 
 def _observation(at: float, row: dict[str, Any]) -> Observation | None:
-    kind = _KINDS.get(row["reading"])
+    kind = None if "repr" in row else _KINDS.get(row["reading"])
     if kind is None:
         return None  # a reading of the caller's own: it meant something to rules that are not here
     values = {a.name: row[a.name] for a in attrs.fields(kind) if a.name in row}
@@ -221,12 +237,41 @@ def _observation(at: float, row: dict[str, Any]) -> Observation | None:
         values["processes"] = tuple(_sample(ProcessSample, p) for p in values["processes"])
     if "gpus" in values:
         values["gpus"] = tuple(_sample(GpuSample, g) for g in values["gpus"])
-    return Observation(at=at, probe=row["probe"], reading=kind(**{k: _tuples(v) for k, v in values.items()}))
+    return Observation(at=at, probe=_text(row["probe"]), reading=_made(kind, values))
 
 
 def _sample(kind: type[S], values: dict[str, Any]) -> S:
     """A sample without what a newer version has added to it."""
-    return kind(**{a.name: values[a.name] for a in attrs.fields(kind) if a.name in values})
+    return _made(kind, {a.name: values[a.name] for a in attrs.fields(kind) if a.name in values})
+
+
+def _made(kind: type[T], values: dict[str, Any]) -> T:
+    """A reading or sample whose members have the types that it declares."""
+    types = get_type_hints(kind)
+    given = {name: _tuples(value) for name, value in values.items()}
+    for name, value in given.items():
+        if not _fits(value, types[name]):
+            raise TypeError(f"{name} is {value!r}")
+    return kind(**given)
+
+
+def _fits(value: Any, kind: Any) -> bool:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is UnionType or origin is Union:
+        return any(_fits(value, one) for one in arguments)
+    if origin is Literal:
+        return value in arguments
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
+    if kind is float:
+        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _tuples(value: Any) -> Any:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import attrs
 
 from vllm_startup._phases import Phase
+
+
+_MOST_S = 1e12  # 30,000 years; beyond, times lose their seconds
 
 
 def _limit(_timeouts: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
@@ -14,7 +15,7 @@ def _limit(_timeouts: object, attribute: attrs.Attribute[float | None], value: f
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{attribute.name} must be a number of seconds or None for no limit, not {value!r}")
-    if not (math.isfinite(value) and value > 0):
+    if not 0 < value < _MOST_S:
         raise ValueError(
             f"{attribute.name} must be a positive, finite number of seconds, not {value!r};"
             " use None for no limit"

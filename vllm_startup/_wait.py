@@ -61,10 +61,13 @@ def watch(
     if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int)):
         raise TypeError(f"pid must be a process id, a whole number, not {pid!r}")
     _refuse_unread_pipes(process, log)
+    if record is not None and isinstance(log, str | os.PathLike) and _same_file(log, record):
+        raise ValueError(f"record and log must be two files: a recording replaces what is in {str(record)!r}")
     number = process.pid if process is not None else pid
-    address = url if url is not None else _url_of(number)
+    asks = url is not None or until != "engine"
+    address = (url if url is not None else _url_of(number)) if asks else None
     looking = [*_process_probes(process, number, gpus), *_log_probes(log)]
-    if url is not None or until != "engine":
+    if address is not None:
         tree = next((probe for probe in looking if probe.name == "tree"), None)
         looking.append(_health_probe(address, until, model, api_key, verify, tree))
     return Startup(
@@ -185,6 +188,13 @@ def _url_of(pid: int | None) -> str:
     return url_of_process(pid) or DEFAULT_URL
 
 
+def _same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.abspath(one) == os.path.abspath(other)
+
+
 def _refuse_unread_pipes(process: subprocess.Popen[Any] | AsyncProcess | None, log: object) -> None:
     if process is None or isinstance(log, str | os.PathLike):  # somebody reads the pipe, and writes the file
         return
@@ -204,7 +214,10 @@ def _process_probes(process: Any, pid: int | None, gpus: Iterable[int | str] | N
     if pid is None:
         return [GpuProbe(gpus=gpus)] if gpus is not None else []
     root = ProcessProbe(process=process) if process is not None else ProcessProbe(pid)
-    tree = TreeProbe(pid)
+    try:
+        tree = TreeProbe(pid)
+    except ValueError:  # it has ended since, which the first probe tells
+        return [root]
     return [root, tree, GpuProbe(gpus=gpus, pid=pid, tree_pids=lambda: tree.pids), CacheProbe(pid)]
 
 
@@ -223,7 +236,7 @@ def _log_probes(log: LogSource | None) -> list[Probe]:
 
 
 def _health_probe(
-    url: str | None,
+    url: str,
     until: Tier,
     model: str | None,
     api_key: str | None,
@@ -233,7 +246,7 @@ def _health_probe(
     from vllm_startup.probes import HealthProbe
 
     return HealthProbe(
-        url if url is not None else DEFAULT_URL,
+        url,
         until=until,
         model=model,
         api_key=api_key,

@@ -145,13 +145,16 @@ async def test_a_command_that_is_not_there(arguments: list[str]) -> None:
         (["--model", "tiny"], "--model is looked at with --until model"),
         (["--api-key-file", "/no/such"], "--api-key-file '/no/such' cannot be read"),
         (["--baseline", "/no/such"], "--baseline '/no/such': No such file"),
+        (["--events", "{tmp}/x", "--report", "{tmp}/x"], "--events and --report are one file"),
+        (["--log", "/etc/passwd", "--record", "/etc/passwd"], "--record and --log are one file"),
         (["--pid", "1"], "unrecognized arguments: --pid"),
         (["--on-stall", "ignore"], "invalid choice: 'ignore'"),
     ],
 )
 async def test_wrong_usage_starts_nothing(arguments: list[str], said: str, tmp_path: Path) -> None:
     trace = tmp_path / "started"
-    found = await run("run", *arguments, "--", "touch", str(trace))
+    given = [argument.format(tmp=tmp_path) for argument in arguments]
+    found = await run("run", *given, "--", "touch", str(trace))
 
     assert (found.status, found.out) == (2, "")
     assert said in found.err

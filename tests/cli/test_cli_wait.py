@@ -225,6 +225,44 @@ def test_a_full_disk_is_said() -> None:
         assert "No space left on device" in found.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+async def test_a_standard_error_that_cannot_be_written_changes_no_status(serve: Serve) -> None:
+    server = await serve([], listen=True)
+    command = f"{sys.executable} -m vllm_startup wait {server.url} --timeout 20 2> /dev/full"
+    process = await asyncio.create_subprocess_shell(command)
+
+    assert await asyncio.wait_for(process.wait(), 30) == 0
+
+
+async def test_the_log_is_not_written_over(tmp_path: Path) -> None:
+    log, link = tmp_path / "vllm.log", tmp_path / "link"
+    log.write_text("precious\n")
+    link.symlink_to(log)
+    for option in ("--record", "--events"):
+        found = await run("wait", "--log", str(log), option, str(link))
+
+        assert found.status == 2
+        assert f"{option} and --log are one file" in found.err
+    assert log.read_text() == "precious\n"
+
+
+async def test_wrong_usage_empties_no_file(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    events.write_text("precious\n")
+    found = await run("wait", "--model", "tiny", "--events", str(events))
+
+    assert found.status == 2
+    assert events.read_text() == "precious\n"
+
+
+async def test_events_into_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events")
+    found = await run("wait", "--timeout", "5", "--events", str(tmp_path / "events"))
+
+    assert found.status == 2
+    assert "cannot be written" in found.err
+
+
 async def test_control_characters_of_the_log_do_not_reach_the_terminal(serve: Serve) -> None:
     nasty = "\x1b]0;owned\x07\x1b[2J\u202emodel\x9b31m"
     lines = [BANNER, LOADING + nasty, *FAILED[:-1], f"{FAILED[-1]} {nasty}"]

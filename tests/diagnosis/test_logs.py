@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from diagnosing import Case, every_case
 from forms import FORMS
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from vllm_startup._diagnosing import diagnose
 
@@ -95,6 +97,16 @@ def test_of_two_boots_the_newer_one_counts(case: Case) -> None:
     assert (both.cause.kind, both.cause.fields) == (plain.cause.kind, plain.cause.fields)
     assert both.attempts[0].cause is not None
     assert both.attempts[0].cause.fields["text"] == "an older boot's"
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.data())
+def test_no_bytes_break_it(data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(ALL))
+    at = data.draw(st.integers(0, len(case.data)))
+    noise = data.draw(st.binary(max_size=200))
+    found = diagnose(io.BytesIO(case.data[:at] + noise + case.data[at:]))
+    assert found.cause is None or found.cause.evidence
 
 
 def test_an_excerpt_that_ends_with_an_uncaught_exception_is_likely_that() -> None:

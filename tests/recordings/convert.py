@@ -168,7 +168,8 @@ def _health(raw: Raw) -> Iterator[tuple[float, Reading]]:
             )
         if row["health"] is not None:
             ok = row["health"] == 200
-            yield row["t"], Answer(tier="health", ok=ok, status=row["health"], owner=owner)
+            status = row["health"] if isinstance(row["health"], int) else None  # else an error's name
+            yield row["t"], Answer(tier="health", ok=ok, status=status, owner=owner)
 
 
 def convert(path: Path) -> dict[str, Any]:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 from types import TracebackType
-from typing import IO, Self
+from typing import IO, Final, Self
 
 from vllm_startup._cli import _output
 from vllm_startup._cli._status import UsageError
 from vllm_startup._events import Event
+
+# O_NONBLOCK: a named pipe that nobody reads is an error at once, not a wait for ever.
+_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+def _created(path: str) -> IO[str]:
+    descriptor = os.open(path, _FLAGS, 0o666)  # less the umask, as open() does
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "w", encoding="utf-8")
 
 
 class EventLines:
@@ -32,7 +42,7 @@ class EventLines:
                 raise UsageError("--json and --events - both write to standard output; give --events a file")
             return cls(to_stdout=True)
         try:
-            return cls(open(target, "w", encoding="utf-8"))  # noqa: PTH123 - closed in __exit__
+            return cls(_created(target))
         except OSError as error:
             raise UsageError(f"--events {target!r} cannot be written: {error.strerror or error}") from error
 

@@ -17,6 +17,9 @@ from vllm_startup._timeouts import Timeouts
 STALL_S: Final = 600.0
 """The default of `Timeouts`. The options hold this very object where nothing was given by hand."""
 
+_WRITTEN: Final = ("record", "events", "report")
+_READ: Final = ("log", "baseline", "api_key_file", "ca")
+
 PHASES: Final = f"""\
 phases: {", ".join(_parser.LIMITED[:4])},
   {", ".join(_parser.LIMITED[4:])}
@@ -127,8 +130,24 @@ def check(options: argparse.Namespace) -> None:
     """Refuse what makes sense to the parts and none together."""
     if options.model is not None and options.until not in ("model", "inference"):
         raise UsageError("--model is looked at with --until model or --until inference; add one of them")
+    _keep_apart(options)
     if options.ca is not None and not Path(options.ca).exists():
         raise UsageError(f"--ca {options.ca!r} does not exist; give a file or a folder of CA certificates")
+
+
+def _keep_apart(options: argparse.Namespace) -> None:
+    """Refuse to write into a file that is read, or twice into one."""
+    named: dict[str, str] = {}
+    for option in (*_WRITTEN, *_READ):
+        path = getattr(options, option, None)
+        if path in (None, "-"):
+            continue
+        where = os.path.realpath(path)
+        if where in named and (Path(path).is_file() or not Path(path).exists()):
+            other = named[where]
+            raise UsageError(f"--{other} and --{option.replace('_', '-')} are one file, {path!r}; give two")
+        if option in _WRITTEN:
+            named[where] = option
 
 
 def log_source(log: str | None) -> str | IO[bytes] | None:

@@ -13,6 +13,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final, TextIO
 
+from vllm_startup._forwarding import write_all
 from vllm_startup._report import AttemptReport, StartupReport
 from vllm_startup._text import clean
 from vllm_startup.causes import Cause, Evidence
@@ -52,8 +53,20 @@ def say_json(text: str) -> None:
 
 
 def tell(text: str) -> None:
-    """Write a line to standard error."""
-    _write(sys.stderr, text)
+    """Write a line to standard error, if it can be written: what it says is no command's result.
+
+    Nothing is left in a buffer, and the descriptor is left alone: `run` shares it with its command.
+    """
+    stream = sys.stderr
+    if stream is None:
+        return
+    try:
+        stream.flush()
+        write_all(stream.fileno(), f"{text}\n".encode(stream.encoding, "backslashreplace"))
+    except io.UnsupportedOperation:  # it is no file
+        stream.write(f"{text}\n")
+    except OSError:
+        pass
 
 
 def _write(stream: TextIO | None, text: str) -> None:

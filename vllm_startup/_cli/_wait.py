@@ -74,8 +74,8 @@ def _add_endings(group: argparse._ArgumentGroup) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Wait, and tell on the way."""
+    startup = _startup(options)
     with EventLines.open(options.events, json_report=options.json) as events:
-        startup = _startup(options)
         progress = progress_for(sys.stderr, os.environ)
         wait = _Wait(startup, progress, events)
         try:

@@ -44,12 +44,13 @@ class Activity:
         self.read_rate = 0.0
         self.suspended: dict[int, str] = {}
         self.watched_since = began_at
-        self._forgiven_s = 0.0
+        self._pauses: list[tuple[float, float]] = []
         self._cpu: deque[tuple[float, float]] = deque()
         self._before: dict[tuple[int, float], ProcessSample] = {}
         self._looked_at: float | None = None
         self._rss_anchor = 0
         self._read_anchor = 0
+        self._read_anchor_at = began_at
         self._caches: dict[str, int] = {}
         self._counters: dict[str, tuple[float | None, float | None]] = {}
 
@@ -63,7 +64,8 @@ class Activity:
     def moved(self, at: float, what: str) -> None:
         """Note progress other than CPU time."""
         if at >= self.last.at:
-            self.last, self._forgiven_s = Move(at=at, what=what), 0.0
+            self.last = Move(at=at, what=what)
+            self._pauses.clear()
 
     def counted(self, at: float, what: str, done: float | None, total: float | None) -> bool:
         """Note a counter. Returns whether it moved."""
@@ -110,6 +112,7 @@ class Activity:
         else:
             self._rss_anchor = sum(p.rss_bytes for p in reading.processes)
             self._read_anchor = sum(p.read_bytes or 0 for p in reading.processes)
+            self._read_anchor_at = at
         self.suspended = {p.pid: p.name for p in reading.processes if p.status == "stopped"}
         self._before, self._looked_at = current, at
 
@@ -140,11 +143,11 @@ class Activity:
         self._rss_anchor = min(self._rss_anchor, rss)
         read = sum(p.read_bytes or 0 for p in processes)
         if read > self._read_anchor + _READ_NOISE_BYTES:
+            elapsed = at - self._read_anchor_at
             self.read_bytes += read - self._read_anchor
-            elapsed = at - self._looked_at if self._looked_at is not None else 0.0
             self.read_rate = (read - self._read_anchor) / elapsed if elapsed > 0 else 0.0
             self.moved(at, "bytes read")
-            self.read_at, self._read_anchor = at, read
+            self.read_at, self._read_anchor, self._read_anchor_at = at, read, at
         self._read_anchor = min(self._read_anchor, read)
 
     def quiet_until(self, stall: float, cpu_only: float | None) -> float:
@@ -152,18 +155,19 @@ class Activity:
         last = max(self.last.at, self.watched_since)
         if self.cpu_at is not None and self.cpu_at > last:
             last = self.cpu_at if cpu_only is None else min(self.cpu_at, last + cpu_only)
-        return last + self._forgiven_s + stall
+        unwatched = sum(seconds for ended_at, seconds in self._pauses if ended_at > last)
+        return last + unwatched + stall
 
-    def forgive(self, seconds: float) -> None:
-        """Let a time in which nobody watched count for no stall."""
-        self._forgiven_s += seconds
+    def forgive(self, ended_at: float, seconds: float) -> None:
+        """Let a time in which nobody watched, and that ended at ``ended_at``, count for no stall."""
+        self._pauses.append((ended_at, seconds))
 
 
 def _working(tree: ProcessTree) -> Iterable[ProcessSample]:
     """The processes whose CPU time means work.
 
     Before engines exist, all. Then the engines' descendants; an engine's core itself only while
-    it has no children, since it spins while its workers work (vLLM up to 0.17).
+    it has no workers, since it spins while they work (vLLM up to 0.17).
     """
     engines = {p.pid for p in tree.processes if role_of(p.name) is Role.ENGINE}
     workers = {p.pid for p in tree.processes if role_of(p.name) is Role.WORKER}
@@ -171,7 +175,7 @@ def _working(tree: ProcessTree) -> Iterable[ProcessSample]:
         yield from tree.processes
         return
     parents = {p.pid: p.ppid for p in tree.processes}
-    staffed = set(parents.values())
+    staffed = {p.ppid for p in tree.processes if p.pid in workers}
     for process in tree.processes:
         if process.pid in engines:
             if process.pid not in staffed:

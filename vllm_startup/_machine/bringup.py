@@ -38,7 +38,7 @@ class Bringup:
 
     def __init__(self, terms: Terms, history: HistoryClock, emit: Callable[[Event], None]) -> None:
         self.terms = terms
-        self.source = Source()
+        self.source = Source(since=history.called_at)
         self.broken: dict[str, str] = {}
         self.warnings: dict[tuple[str, str], None] = {}
         self._history = history
@@ -269,7 +269,7 @@ class Bringup:
             attempt.advance(Phase.STARTING_SERVER, at if since is None else since, ground)
 
     def _foreign(self, at: float, pid: int | None) -> None:
-        self.attempt.readiness.foreign_pid = pid
+        self.attempt.readiness.owned(foreign=True, pid=pid)
         owner = f"process {pid}, which is not" if pid is not None else "a process outside"
         self.warn(at, "foreign_server", f"the port belongs to {owner} the watched server")
 

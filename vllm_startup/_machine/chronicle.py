@@ -98,7 +98,7 @@ class Chronicle:
 
     def _fold(self, line: Line, sightings: tuple[Sighting, ...], at: float, *, history: bool) -> None:
         attempt = self._attempt_of(at)
-        if self._is_of_the_dead(line):
+        if self._is_of_the_dead(line) and not _any_means(sightings, Means.START):
             self.attempts[-2].hear_late(line, at)
             return
         if _any_means(sightings, Means.START) and self._starts_anew(attempt, line):
@@ -121,6 +121,9 @@ class Chronicle:
         """Whether a process of the attempt before wrote the line: it can be read late."""
         if line.pid is None or len(self.attempts) < 2:
             return False
+        mains, earlier = self.current.told.banners, self.attempts[-2].told.banners
+        if any(pid is not None and pid in earlier.values() for pid in mains.values()):
+            return False  # a container's pids begin anew with each start of it
         return line.pid in self.attempts[-2].pids and line.pid not in self.current.pids
 
     def _starts_anew(self, attempt: Attempt, line: Line) -> bool:

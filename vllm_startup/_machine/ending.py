@@ -25,6 +25,7 @@ from vllm_startup.causes import ProcessExited as ExitedCause
 
 FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long after the death
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
+_OPENING_S = 0.5
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
 
@@ -69,8 +70,11 @@ class Ending:
         source = self._source
         if self.root_at is None:
             return None
-        if not source.opened or source.ended:
+        if source.ended:
             return self.root_at
+        if not source.opened:  # a server that had died before the watch began: its log is opened soon
+            early = self.root_at < source.since + _OPENING_S
+            return self.root_at + FILE_QUIET_S if early else self.root_at
         if source.stream:
             return self.root_at + STREAM_LIMIT_S
         last = max(self.root_at, source.line_at or self.root_at)

@@ -87,8 +87,9 @@ def limit_cause(
 def _serving_cause(attempt: Attempt) -> Cause | None:
     """A server that answers, but is another one, or answers that it is not well."""
     readiness, answer = attempt.readiness, attempt.readiness.last
-    if readiness.foreign_pid is not None:
-        text = f"the port belongs to process {readiness.foreign_pid}, which is not the watched server"
+    if readiness.foreign:
+        owner = f"process {readiness.foreign_pid}" if readiness.foreign_pid is not None else "a process"
+        text = f"the port belongs to {owner} that is not of the watched server"
         return ForeignServer(message=text, pid=readiness.foreign_pid)
     if answer is None or answer.ok or attempt.signs.listening_since is None:
         return None
@@ -103,6 +104,8 @@ def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
     """What the evidence points to while nothing moves; None where it points to nothing."""
     if "health" in broken:
         return f"the health probe does not work: {broken['health']}"
+    if attempt.signs.unreachable is not None:
+        return f"the address cannot be reached: {attempt.signs.unreachable}"
     if attempt.activity.suspended:
         pid, name = next(iter(attempt.activity.suspended.items()))
         return f"process {name} (pid {pid}) is suspended by a signal"

@@ -60,7 +60,7 @@ class StartupMachine:
         at = max(observation.at, self.now)
         if isinstance(observation.reading, WatchPaused):
             self._limits.forgive(observation.reading.paused_s, self.attempt.course.phase)
-            self.attempt.activity.forgive(observation.reading.paused_s)
+            self.attempt.activity.forgive(at, observation.reading.paused_s)
         self._run_to(at)
         if self.outcome is None:
             self.bringup.take(at, observation.probe, observation.reading)

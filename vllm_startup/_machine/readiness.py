@@ -16,6 +16,7 @@ class Readiness:
         self.confirmed_at: float | None = None
         self.missed = False  # the chosen tier was met, and then it was not
         self.last: Answer | None = None
+        self.foreign = False
         self.foreign_pid: int | None = None
 
     def engine(self, at: float) -> bool:
@@ -27,11 +28,9 @@ class Readiness:
     def answered(self, at: float, answer: Answer) -> bool:
         """Note an answer. Returns whether a tier was met for the first time."""
         self.last = answer
-        if answer.owner == "foreign":
-            self.foreign_pid = answer.owner_pid
+        self.owned(foreign=answer.owner == "foreign", pid=answer.owner_pid)
+        if self.foreign:
             return False
-        if answer.owner == "tree":
-            self.foreign_pid = None
         if not answer.ok:
             self._miss(answer.tier)
             return False
@@ -42,7 +41,12 @@ class Readiness:
 
     def lost(self) -> None:
         """Note that nothing answers any more."""
+        self.owned(foreign=False, pid=None)
         self._miss("health")
+
+    def owned(self, *, foreign: bool, pid: int | None) -> None:
+        """Note whether the port belongs to somebody else, and to whom, where that can be seen."""
+        self.foreign, self.foreign_pid = foreign, pid if foreign else None
 
     def held(self, at: float) -> bool:
         """Whether the chosen tier has been met without a miss for as long as asked.

@@ -61,6 +61,7 @@ class Signs:
         self._first_record: _Seen | None = None
         self._engines: _Seen | None = None
         self._listening: _Seen | None = None
+        self.unreachable: str | None = None
         self._refused = False  # a proxy or a tunnel listens from the start, and tells nothing
         self._host: _Seen | None = None
         self._titled_rss: dict[int, int] = {}
@@ -105,6 +106,8 @@ class Signs:
     def connection(self, at: float, probe: str, reading: Connection) -> None:
         """Note that something listens."""
         self._refused |= reading.state == "refused"
+        beyond = reading.state in ("unreachable", "timed_out")
+        self.unreachable = (reading.detail or reading.state) if beyond else None
         if reading.state != "listening":
             self._listening = None
         elif reading.owner != "foreign" and self._listening is None:

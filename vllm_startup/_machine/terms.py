@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import attrs
 
 from vllm_startup._machine.earlier import Earlier
@@ -20,7 +18,7 @@ def _tier(_terms: object, _attribute: object, value: str) -> None:
 def _seconds(_terms: object, attribute: attrs.Attribute[float], value: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{attribute.name} must be a number of seconds, not {value!r}")
-    if not (math.isfinite(value) and value >= 0):
+    if not 0 <= value < 1e12:
         raise ValueError(f"{attribute.name} must be a finite number of seconds from 0, not {value!r}")
 
 
@@ -52,7 +50,9 @@ class Terms:
         earlier: An earlier start of the same model, to compare with.
     """
 
-    url: str | None = None
+    url: str | None = attrs.field(
+        default=None, validator=attrs.validators.optional(attrs.validators.instance_of(str))
+    )
     until: Tier = attrs.field(default="health", validator=_tier)
     stable_for: float = attrs.field(default=0.0, validator=_seconds)
     timeouts: Timeouts = attrs.field(factory=Timeouts, validator=attrs.validators.instance_of(Timeouts))

@@ -15,6 +15,7 @@ _LINES_TO_LOOK_AT = 10_000  # a log that has not spoken vLLM's form by then will
 class Source:
     """The log that is followed, whichever attempt writes it."""
 
+    since: float = 0.0
     opened: bool = False
     stream: bool = False
     ended: bool = False

@@ -101,7 +101,11 @@ RULES: tuple[CauseRule, ...] = (
         literal="Watchdog caught collective operation timeout",
         where="both",
         rank="weak",
-        build=_nccl,
+        build=lambda _: NcclFailed(
+            message="a collective operation of NCCL's did not end in time: a rank is late, stuck or gone",
+            confidence="likely",
+            retryable=None,
+        ),
         versions="torch 2.x",
     ),
     CauseRule(

@@ -222,14 +222,12 @@ class HealthProbe:
         return [*self._connection(self._open_port, now), self._answer("health", verdict)]
 
     async def _without_answer(self, failure: Failure, now: float) -> list[Reading]:
-        if failure.kind in ("protocol", "tls"):
+        if failure.kind != "connect":  # it listens, and says nothing that is an answer
             return [*self._connection(self._open_port, now), self._answer("health", judge_failure(failure))]
-        attempt = Attempt("timed_out", failure.detail)
-        if failure.kind == "connect":
-            met = await self._connect(now)
-            if met.state != "listening":  # else it was let in this time: its backlog comes and goes
-                attempt = met
-        return self._connection(attempt, now)
+        met = await self._connect(now)
+        if met.state == "listening":  # it was let in this time: its backlog comes and goes
+            met = Attempt("timed_out", failure.detail)
+        return self._connection(met, now)
 
     async def _ask_model(self) -> Verdict:
         answer = await self._http.request(
