@@ -6,7 +6,6 @@ import attrs
 
 from vllm_startup._phases import Phase
 
-
 _MOST_S = 1e12  # 30,000 years; beyond, times lose their seconds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from vllm_startup._clock import Clock
@@ -190,9 +191,9 @@ def _url_of(pid: int | None) -> str:
 
 def _same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return os.path.abspath(one) == os.path.abspath(other)
+        return Path(one).samefile(other)
+    except OSError:  # one of them is not there yet
+        return Path(one).absolute() == Path(other).absolute()
 
 
 def _refuse_unread_pipes(process: subprocess.Popen[Any] | AsyncProcess | None, log: object) -> None:

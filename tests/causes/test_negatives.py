@@ -56,8 +56,8 @@ def test_said_mildly_and_nothing_fails(sample: Sample) -> None:
 
 @certain
 def test_a_survived_exception(sample: Sample) -> None:
-    lines = ("Failed to import it:", "Traceback (most recent call last):", '  File "/a.py", line 1, in f')
-    lines += (*sample.text.split("\n"), "It is not needed.")
+    before = ("Failed to import it:", "Traceback (most recent call last):", '  File "/a.py", line 1, in f')
+    lines = (*before, *sample.text.split("\n"), "It is not needed.")
     says_nothing(*(RECORD.format(level="WARNING", text=text) for text in lines))
 
 

@@ -19,7 +19,7 @@ FILLERS = (
     *("a", " ", "'", "(", "0", ".", "a.", "a ", "[", "/", "1 ", ": ", "::", "x/", "{", "\\", "|", "_", "a-"),
     *("https://huggingface.co/", "\x1b[0m", "█", "pid=", "(a pid=1) "),
 )
-LITERALS = sorted({each.literal for each in (*built_in_rules(), *MARKERS)})
+LITERALS = sorted({rule.literal for rule in built_in_rules()} | {marker.literal for marker in MARKERS})
 
 
 def cpu_s(text: str) -> float:

@@ -99,6 +99,16 @@ def test_of_two_boots_the_newer_one_counts(case: Case) -> None:
     assert both.attempts[0].cause.fields["text"] == "an older boot's"
 
 
+def test_a_container_s_next_boot_has_the_same_pids() -> None:
+    by_name = {case.name: list(case.lines) for case in ALL if not case.expected.get("whole")}
+    first, second = by_name["gpu_out_of_memory"], by_name["dtype_unsupported"]
+    found = told([*first, "vllm-1 exited with code 1 (restarting)", *second])
+    assert [attempt.cause and attempt.cause.kind for attempt in found.attempts] == [
+        "gpu_out_of_memory",
+        "dtype_unsupported",
+    ]
+
+
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_no_bytes_break_it(data: st.DataObject) -> None:

@@ -26,8 +26,8 @@ from vllm_startup._machine.terms import Terms
 from vllm_startup._machine.told import Source
 from vllm_startup._phases import Phase
 from vllm_startup._roles import Role, role_of
-from vllm_startup._text import described
 from vllm_startup._rules import Advance, Progress, Rule
+from vllm_startup._text import described
 from vllm_startup.causes import Cause
 
 _STALE_S = 2.0  # a log whose last line is older than the process by more is another process's
@@ -121,9 +121,7 @@ class Bringup:
             return
         attempt.finish(at, outcome, cause)
         elapsed_s = attempt.elapsed(at)
-        event = AttemptEnded(
-            at=at, elapsed_s=elapsed_s, attempt=attempt.number, outcome=outcome, cause=cause
-        )
+        event = AttemptEnded(at=at, elapsed_s=elapsed_s, attempt=attempt.number, outcome=outcome, cause=cause)
         if not self._in_history:
             self._emit(event)
 

@@ -190,8 +190,8 @@ class StartupMachine:
 
     def _close(self, at: float) -> None:
         attempt, cause = self.attempt, self.attempt.ending.cause
-        earlier = (a.result for a in self.bringup.chronicle.attempts if a.ending.root is not None and a is not attempt)
-        failures = [result.cause for result in earlier if result is not None and result.cause is not None]
+        died = [a for a in self.bringup.chronicle.attempts if a is not attempt and a.ending.root is not None]
+        failures = [a.result.cause for a in died if a.result is not None and a.result.cause is not None]
         if len(failures) < self.terms.restarts:
             self.bringup.close(attempt, at, "failed", cause)
         elif cause is not None:
