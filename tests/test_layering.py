@@ -80,6 +80,7 @@ LAYERS: list[set[str]] = [
         "_recording",
         "probes",
     },
+    {"_turn"},
     {"_startup"},
     {"_running", "_server", "_wait"},
     {"_launch"},

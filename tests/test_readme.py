@@ -30,7 +30,7 @@ def names_of(name: str) -> dict[str, Any]:
 
 
 def test_every_python_block_is_run_by_a_test() -> None:
-    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 2
+    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 3
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:
@@ -78,3 +78,12 @@ async def test_the_call_waits_for_a_server(
 
 async def test_the_probe_of_your_own_works() -> None:
     await names_of("probe")["test_an_upload_counts_as_loading"]()
+
+
+async def test_a_launched_server_is_ready_and_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm_startup.testing import simulated_server
+
+    monkeypatch.chdir(tmp_path)
+    ready_s = await names_of("launch")["start_and_ask"](simulated_server("ready", speed=5))
+    assert ready_s is not None
+    assert "Application startup complete" in (tmp_path / "vllm.log").read_text()

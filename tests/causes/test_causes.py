@@ -11,7 +11,7 @@ from vllm_startup import causes
 from vllm_startup.causes import Cause, Evidence
 
 # The contract: every family with its kinds and their fields.
-CONTRACT = {
+CONTRACT: dict[str, dict[str, tuple[str, ...]]] = {
     "GpuMemory": {
         "gpu_out_of_memory": ("device", "tried_bytes", "free_bytes", "total_bytes"),
         "gpu_memory_not_free": ("device", "free_bytes", "total_bytes", "wanted_bytes", "utilization"),
