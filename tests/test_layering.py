@@ -216,7 +216,6 @@ def test_third_parties_are_those_that_are_declared() -> None:
         "pynvml",
         "tenacity",
         "transitions",
-        "rich",
         "pytest",
         "yaml",
         "vllm_startup",

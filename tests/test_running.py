@@ -202,6 +202,19 @@ async def test_each_signal_is_forwarded_once(begin: Callable[..., Running], outp
     assert output[1].decode().splitlines() == ["ready", *names]
 
 
+async def test_two_signals_for_one_reason_are_one(begin: Callable[..., Running], output: Output) -> None:
+    async with begin(TELLS, SLEEP):
+        await output.until(b"ready")
+        for _ in range(2):  # as of timeout, to its child and to its group
+            os.kill(os.getpid(), signal.SIGUSR1)
+            await asyncio.sleep(0.02)
+        await output.until(b"SIGUSR1")
+        os.kill(os.getpid(), signal.SIGTERM)
+        await output.until(b"SIGTERM")
+
+    assert output[1].decode().splitlines() == ["ready", "SIGUSR1", "SIGTERM"]
+
+
 async def test_a_signal_that_comes_early_is_kept(begin: Callable[..., Running], output: Output) -> None:
     running = begin(TELLS, SLEEP)
     starting = asyncio.create_task(running.__aenter__())

@@ -178,7 +178,7 @@ def names(startup: vllm_startup.Startup) -> set[str]:
         ({}, {"health"}),
         ({"url": "http://a:1"}, {"health"}),
         ({"log": "vllm.log"}, {"log", "health"}),
-        ({"pid": 1}, {"process", "tree", "gpu", "caches", "health"}),
+        ({"pid": 1}, {"process", "tree", "gpu", "caches", "cgroup", "health"}),
         ({"gpus": [0]}, {"gpu", "health"}),
         ({"until": "engine", "log": "x"}, {"log"}),
         ({"until": "engine", "log": "x", "url": "http://a:1"}, {"log", "health"}),

@@ -100,6 +100,8 @@ class Guarded:
         environ: Mapping[str, str],
         cwd: str | None,
         output: int,
+        errors: int | None = None,
+        stdin: int | None = None,
         kill_after: float,
     ) -> ServerProcess:
         """Start the server.
@@ -109,6 +111,8 @@ class Guarded:
             environ: All of its environment.
             cwd: Its working directory.
             output: A file descriptor for what it prints.
+            errors: One for its standard error, if that is another.
+            stdin: One for its standard input, if it has any.
             kill_after: Seconds from SIGTERM to SIGKILL when the tree is ended, whoever ends it.
 
         Raises:
@@ -118,12 +122,13 @@ class Guarded:
         ours, theirs = socket.socketpair()
         try:
             with theirs, _file_of(_request(command, environ, cwd, kill_after)) as request:
+                passed = (theirs.fileno(), request.fileno())
                 self._guardian = subprocess.Popen(  # noqa: ASYNC220 - asyncio forks in the loop too
-                    [sys.executable, "-I", "-S", str(self._program), str(theirs.fileno()), str(os.getpid())],
-                    stdin=request,
+                    [sys.executable, "-I", "-S", str(self._program), *map(str, (*passed, os.getpid()))],
+                    stdin=subprocess.DEVNULL if stdin is None else stdin,
                     stdout=output,
-                    stderr=output,
-                    pass_fds=(theirs.fileno(),),
+                    stderr=output if errors is None else errors,
+                    pass_fds=passed,
                     start_new_session=True,
                 )
         except BaseException:

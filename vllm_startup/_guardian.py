@@ -1,6 +1,6 @@
 """The server's parent: a small process that ends the whole tree when it is told to, or when we are gone.
 
-It is run by its path (``python -I -S _guardian.py FD PARENT``) and imports next to nothing: 12 MB of
+It is run by its path (``python -I -S _guardian.py FD ASKED PARENT``) and imports next to nothing: 12 MB of
 memory of which 6 are its own, 45 ms until the server's program begins, and not one wake-up while it lives.
 
 Why a process of its own. ``PR_SET_PDEATHSIG`` would kill the server when we die, but the server alone
@@ -56,8 +56,9 @@ _LINUX: Final = sys.platform == "linux"
 class _Guardian:
     """What runs between the server's first and its last process."""
 
-    def __init__(self, control: int, parent: int) -> None:
+    def __init__(self, control: int, asked: int, parent: int) -> None:
         self._control = control
+        self._asked = asked
         self._inherited = {number: signal.getsignal(number) for number in (*_IGNORED, signal.SIGCHLD)}
         self._woken, wake = os.pipe()
         os.set_blocking(self._woken, False)
@@ -76,13 +77,12 @@ class _Guardian:
         """Start the server, and stay until it may be left or the tree has ended."""
         _become_subreaper()
         arguments, environment, directory = self._request()
-        _silence(0)
         try:
             self._server = _start(arguments, environment, directory, self._inherited)
         except _StartError as error:
             self._say(f"failed {error.number} {error.place}")
             return
-        _silence(1, 2)
+        _silence(0, 1, 2)
         os.chdir("/")  # no directory is held
         process = read_process(self._server)
         self._say(f"started {self._server} {process.start if process else 0}")
@@ -90,8 +90,9 @@ class _Guardian:
 
     def _request(self) -> tuple[list[bytes], dict[bytes, bytes], bytes]:
         data = b""
-        while part := os.read(0, 1 << 20):
+        while part := os.read(self._asked, 1 << 20):
             data += part
+        os.close(self._asked)
         kill_after, directory, count, *rest = data.split(b"\0")
         self._kill_after = float(kill_after)
         arguments, entries = rest[: int(count)], rest[int(count) :]
@@ -331,9 +332,9 @@ def _plain(text: str) -> str:
 
 def main(arguments: Iterable[str]) -> None:
     """Run the guardian."""
-    control, parent = map(int, arguments)
+    control, asked, parent = map(int, arguments)
     os.set_inheritable(control, False)
-    _Guardian(control, parent).run()
+    _Guardian(control, asked, parent).run()
     os._exit(0)
 
 

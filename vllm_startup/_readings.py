@@ -17,6 +17,11 @@ def _finite(_reading: object, attribute: attrs.Attribute[float | None], value: f
         raise ValueError(f"{attribute.name} must be a time in seconds, not {value!r}")
 
 
+def _not_negative(reading: object, attribute: attrs.Attribute[float], value: float) -> None:
+    if not 0 <= value < _FAR_S:
+        raise ValueError(f"{attribute.name} must be a number of seconds from 0, not {value!r}")
+
+
 _FAR_S = 253_402_300_800.0  # the end of the year 9999, beyond which no date can be told
 
 
@@ -280,7 +285,7 @@ class WatchPaused(Reading):
     The time counts for no limit: nobody was there to see progress.
     """
 
-    paused_s: float = attrs.field(validator=(_finite, attrs.validators.ge(0)))
+    paused_s: float = attrs.field(validator=_not_negative)
 
 
 @attrs.frozen

@@ -34,6 +34,9 @@ _FORWARDED: Final = (
 _TO_GROUP: Final = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to its whole foreground group: a script and the server that it runs."""
 
+_SAME_S: Final = 0.1
+"""Signals of a kind that come within this time are one: ``timeout`` signals its child, and then its group."""
+
 _CONTINUED_S: Final = 0.05
 _HELD_S: Final = 2.0  # how long what could not be ended may hold the output
 
@@ -78,6 +81,7 @@ class Running:
         self._drained = asyncio.Event()
         self._hurried = asyncio.Event()
         self._early: list[int] = []
+        self._forwarded_at: dict[int, float] = {}
         self._handled: list[int] = []
         self._stopped = False
         self._ended = False
@@ -106,7 +110,7 @@ class Running:
             await self._leave()
             raise
         for number in self._early:
-            self._forward(number)
+            self.process.send_signal(number)
         return self
 
     async def __aexit__(
@@ -249,6 +253,10 @@ class Running:
         self._handled.clear()
 
     def _forward(self, number: int) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._forwarded_at.get(number, -_SAME_S) < _SAME_S:
+            return
+        self._forwarded_at[number] = now
         process = self._guarded.process
         if process is None:
             self._early.append(number)

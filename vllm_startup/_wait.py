@@ -210,7 +210,7 @@ def _refuse_unread_pipes(process: subprocess.Popen[Any] | AsyncProcess | None, l
 
 
 def _process_probes(process: Any, pid: int | None, gpus: Iterable[int | str] | None) -> list[Probe]:
-    from vllm_startup.probes import CacheProbe, GpuProbe, ProcessProbe, TreeProbe
+    from vllm_startup.probes import CacheProbe, CgroupProbe, GpuProbe, ProcessProbe, TreeProbe
 
     if pid is None:
         return [GpuProbe(gpus=gpus)] if gpus is not None else []
@@ -219,7 +219,13 @@ def _process_probes(process: Any, pid: int | None, gpus: Iterable[int | str] | N
         tree = TreeProbe(pid)
     except ValueError:  # it has ended since, which the first probe tells
         return [root]
-    return [root, tree, GpuProbe(gpus=gpus, pid=pid, tree_pids=lambda: tree.pids), CacheProbe(pid)]
+    return [
+        root,
+        tree,
+        GpuProbe(gpus=gpus, pid=pid, tree_pids=lambda: tree.pids),
+        CacheProbe(pid),
+        CgroupProbe(pid),
+    ]
 
 
 def _log_probes(log: LogSource | None) -> list[Probe]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from vllm_startup import causes
 from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._log.lines import LineReader
 from vllm_startup._log.triggers import Triggers
 
 RECORDINGS = Path(__file__).parents[1] / "recordings"
@@ -436,3 +437,10 @@ def test_it_may_be_told_more_after_its_end() -> None:
     feed(diagnosis, [*MAIN, "OSError: [Errno 98] Address already in use"])
     diagnosis.finish()
     assert isinstance(diagnosis.verdict(ended=True), causes.PortInUse)
+
+
+def test_it_tells_whether_a_line_mattered() -> None:
+    diagnosis = Diagnosis()
+    reader = LineReader()
+    said = [diagnosis.feed(line) for text in ("all is well", MAIN[0], "  x") for line in reader.read(text)]
+    assert said == [False, True, True]

@@ -69,7 +69,11 @@ def test_a_form_changes_nothing(case: Case, form: str) -> None:
     assert (formed.kind, formed.confidence) == (plain.kind, plain.confidence)
     assert formed.fields.keys() == plain.fields.keys()
     if not form.startswith("cut"):
-        assert formed.fields == plain.fields
+        # Ray's prefix names the process of a line that has no name of its own.
+        skipped = {"process"} if form == "Ray" else set()
+        assert {k: v for k, v in formed.fields.items() if k not in skipped} == {
+            k: v for k, v in plain.fields.items() if k not in skipped
+        }
 
 
 @pytest.mark.parametrize("path", HEALTHY, ids=lambda path: path.stem)

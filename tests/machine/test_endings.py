@@ -31,7 +31,7 @@ from scene import (
     worker,
 )
 
-from vllm_startup._readings import LogEnded
+from vllm_startup._readings import LogEnded, MemoryEvents
 
 START: list[Seen] = [(0, opened()), (0, found()), (0, tree(server(), core()))]
 STREAM: list[Seen] = [(0, opened(stream=True)), (0, found()), (0, tree(server(), core()))]
@@ -322,3 +322,27 @@ def test_a_log_that_only_told_the_aftermath_says_so() -> None:
     assert cause(run).confidence == "unknown"
     assert cause(run).kind in {"process_exited", "unclassified_error"}
     assert AFTERMATH.partition(":")[2].strip() not in cause(run).message
+
+
+@pytest.mark.parametrize(
+    ("signal", "confidence"), [(9, "certain"), (None, "likely")], ids=["killed", "status unknown"]
+)
+def test_a_worker_that_the_kernel_killed_for_memory(signal: int | None, confidence: str) -> None:
+    rows: list[Seen] = [
+        *START,
+        (2, MemoryEvents(oom_kills=3, limit_bytes=8 << 30)),
+        (9, died(30, "VLLM::Worker_TP0", signal=signal)),
+        (9.2, MemoryEvents(oom_kills=4, limit_bytes=8 << 30)),
+    ]
+    found = cause(watch(rows, until_s=60))
+    assert (found.kind, found.confidence) == ("host_out_of_memory", confidence)
+    assert "8.0 GiB" in found.message
+
+
+def test_a_kill_long_before_or_a_crash_is_not_for_memory() -> None:
+    early = (2, MemoryEvents(oom_kills=3)), (3, MemoryEvents(oom_kills=4))
+    rows: list[Seen] = [*START, *early, (9, died(30, "VLLM::Worker_TP0", signal=9))]
+    assert cause(watch(rows, until_s=60)).kind == "process_killed"
+    rows = [*START, (2, MemoryEvents(oom_kills=3)), (9, MemoryEvents(oom_kills=4))]
+    rows += [(9, died(30, "VLLM::Worker_TP0", signal=11))]
+    assert cause(watch(rows, until_s=60)).kind == "process_crashed"

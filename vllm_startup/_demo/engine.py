@@ -33,6 +33,7 @@ _FRAMES: Final = (
 
 def run(settings: Settings) -> None:
     """Be an engine core until there is no server any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # as vLLM's, while it initialises; later its server ends it
     set_title("VLLM::EngineCore")
     orders = Orders(settings)

@@ -24,6 +24,7 @@ _OUT_OF_MEMORY: Final = (
 
 def run(settings: Settings) -> None:
     """Be a worker until there is no engine any more."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to the whole group
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # its engine ends it
     set_title(f"VLLM::Worker_TP{settings.rank}")
     worker = _Worker(settings)

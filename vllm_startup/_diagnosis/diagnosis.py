@@ -113,11 +113,15 @@ class Diagnosis:
         """Whether a traceback or a message has begun and not ended: every line must be fed."""
         return self._tracebacks.open
 
-    def feed(self, line: Line) -> None:
-        """Read a line."""
+    def feed(self, line: Line) -> bool:
+        """Read a line.
+
+        Returns:
+            Whether it may have changed anything: a line that holds no literal has not.
+        """
         if not self._tracebacks.open and not self._telling.find(line.message):
             self._note_mildness(line)
-            return
+            return False
         if len(line.message) > _MAX_LINE or line.message.startswith(_QUOTE):
             line = attrs.evolve(line, message=line.message.removeprefix(_QUOTE)[:_MAX_LINE])
         used = self._tracebacks.feed(line)
@@ -131,6 +135,7 @@ class Diagnosis:
         elif used == "message" and is_ending(line):
             self._fatal = True
             self._ends.read(line.message, process=line.process, line=line.number)
+        return True
 
     def _note_mildness(self, line: Line) -> None:
         if line.source is not None and line.level in HARMLESS_LEVELS:

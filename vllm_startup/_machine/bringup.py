@@ -49,6 +49,7 @@ class Bringup:
         self._bound: r.ProcessFound | None = None
         self._tree: r.ProcessTree | None = None
         self._log_modified_at: float | None = None
+        self._oom_kills: int | None = None
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
 
@@ -242,6 +243,11 @@ class Bringup:
         self._works(at, probe)
         self.attempt.signs.cache(at, probe, reading, grew=self.attempt.activity.cache(at, reading))
 
+    def _memory_events(self, at: float, _probe: str, reading: r.MemoryEvents) -> None:
+        if self._oom_kills is not None and reading.oom_kills > self._oom_kills:
+            self.attempt.ending.killed_for_memory(at, reading.limit_bytes)
+        self._oom_kills = reading.oom_kills
+
     # --- the port ------------------------------------------------------------------------
 
     def _connection(self, at: float, probe: str, reading: r.Connection) -> None:
@@ -332,6 +338,7 @@ class Bringup:
         r.ProcessExited: _process_exited,
         r.GpuMemory: _gpu_memory,
         r.CacheSize: _cache_size,
+        r.MemoryEvents: _memory_events,
         r.Connection: _connection,
         r.Answer: _answer,
         r.ProbeBroken: _probe_broken,

@@ -16,6 +16,7 @@ from vllm_startup._roles import Role, role_of
 from vllm_startup.causes import (
     Cause,
     Evidence,
+    HostOutOfMemory,
     ProcessCrashed,
     ProcessKilled,
     ProcessVanished,
@@ -26,6 +27,7 @@ from vllm_startup.causes import ProcessExited as ExitedCause
 FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long after the death
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
 _OPENING_S = 0.5
+_STARVED_WITHIN_S = 2.0  # the counter is looked at several times a second, a death is told at once
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
 
@@ -44,6 +46,7 @@ class Ending:
         self.cause_at: float | None = None
         self.alive: set[int] = set()
         self._children: list[tuple[float, ProcessExited]] = []
+        self._starved: tuple[float, int | None] | None = None
         self._told = told
         self._source = source
 
@@ -54,6 +57,10 @@ class Ending:
             self.root, self.root_at = reading, at
         elif not reading.root and _matters(reading):
             self._children.append((at, reading))
+
+    def killed_for_memory(self, at: float, limit_bytes: int | None) -> None:
+        """Note that the kernel has killed a process of the server's control group for memory."""
+        self._starved = (at, limit_bytes)
 
     def take_deaths(self, other: Ending) -> None:
         """Take over what was seen of processes that turned out to be this attempt's."""
@@ -145,10 +152,28 @@ class Ending:
                 return told
         child = killer[1] if killer else self._children[0][1] if self._children else None
         if child is not None:
-            return _with_evidence(died(child), told)
-        if told is None and ended and self.root is not None:
-            return died(self.root)
+            return _with_evidence(self._death(child), told)
+        if self.root is not None and ended and (told is None or self._was_starved(self.root)):
+            return _with_evidence(self._death(self.root), told)
         return told
+
+    def _death(self, reading: ProcessExited) -> Cause:
+        return (
+            starved(reading, self._starved[1])
+            if self._starved and self._was_starved(reading)
+            else died(reading)
+        )
+
+    def _was_starved(self, reading: ProcessExited) -> bool:
+        """Whether the kernel's count of kills for memory went up at a death that fits."""
+        at = (
+            self.root_at
+            if reading is self.root
+            else next((t for t, r in self._children if r is reading), None)
+        )
+        if self._starved is None or at is None or abs(self._starved[0] - at) > _STARVED_WITHIN_S:
+            return False
+        return reading.signal == SIGKILL or (reading.signal is None and reading.code is None)
 
     def _first_violent(self) -> tuple[float, ProcessExited] | None:
         return next(((at, child) for at, child in self._children if child.signal), None)
@@ -183,6 +208,24 @@ def died(reading: ProcessExited) -> Cause:
         return ProcessVanished(message=message, process=name, pid=pid, evidence=evidence, confidence="likely")
     message = f"{name} exited with status {reading.code} before the server was ready, and no line says why"
     return ExitedCause(message=message, exit_code=reading.code, evidence=evidence, confidence="unknown")
+
+
+def starved(reading: ProcessExited, limit_bytes: int | None) -> Cause:
+    """The cause of a death for which the kernel counted a kill for memory."""
+    limit = f" (limit {limit_bytes / (1 << 30):.1f} GiB)" if limit_bytes is not None else ""
+    certain = reading.signal == SIGKILL
+    return HostOutOfMemory(
+        message=f"the kernel killed {reading.name} for memory: its control group was out of it{limit}",
+        process=reading.name,
+        evidence=(
+            Evidence(text=_words(reading), process=reading.name),
+            Evidence(text=f"the control group's count of kills for memory went up{limit}"),
+        ),
+        confidence="certain" if certain else "likely",
+        hint="raise the memory limit of the container, pod or unit, or load with fewer processes at once"
+        if certain
+        else None,
+    )
 
 
 def _words(reading: ProcessExited) -> str:

@@ -228,6 +228,13 @@ RULES: tuple[CauseRule, ...] = (
         versions="Linux 5 to 6",
     ),
     CauseRule(
+        literal="due to memory pressure for",
+        pattern=r"^Killed (?P<process>\S{1,300}) due to memory pressure for",
+        where="line",
+        build=_killed_for_memory,
+        versions="systemd-oomd 247 to 257",
+    ),
+    CauseRule(
         literal="killed by the OOM killer",
         where="line",
         build=_killed_for_memory,

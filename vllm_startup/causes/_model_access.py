@@ -219,6 +219,12 @@ RULES: tuple[CauseRule, ...] = (
         build=_not_found,
         versions="transformers 4.20 to 5.x",
     ),
+    CauseRule(
+        literal="modelscope.hub.errors.NotExistError",
+        pattern=r"NotExistError: (?:The model: (?P<model>\S{1,200}))?",
+        build=lambda found: _not_found(found, confidence="likely"),
+        versions="modelscope 1.9 to 1.3x",
+    ),
     CauseRule(literal="RevisionNotFoundError", build=_not_found, versions="huggingface_hub 0.16 to 1.x"),
     CauseRule(
         literal="outgoing traffic has been disabled",

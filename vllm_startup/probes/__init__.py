@@ -15,6 +15,7 @@ from vllm_startup._readings import (
     LogEnded,
     LogLines,
     LogOpened,
+    MemoryEvents,
     ProbeNote,
     ProcessExited,
     ProcessFound,
@@ -26,6 +27,7 @@ from vllm_startup.probes._protocol import Probe
 
 if TYPE_CHECKING:
     from vllm_startup.probes._cache import CacheProbe
+    from vllm_startup.probes._cgroup import CgroupProbe
     from vllm_startup.probes._gpu import GpuProbe
     from vllm_startup.probes._health import HealthProbe
     from vllm_startup.probes._log import LogFileProbe
@@ -37,6 +39,7 @@ __all__ = [
     "Answer",
     "CacheProbe",
     "CacheSize",
+    "CgroupProbe",
     "Connection",
     "GpuMemory",
     "GpuProbe",
@@ -47,6 +50,7 @@ __all__ = [
     "LogFileProbe",
     "LogLines",
     "LogOpened",
+    "MemoryEvents",
     "Probe",
     "ProbeNote",
     "ProcessExited",
@@ -61,6 +65,7 @@ __all__ = [
 
 _HOMES = {
     "CacheProbe": "_cache",
+    "CgroupProbe": "_cgroup",
     "GpuProbe": "_gpu",
     "HealthProbe": "_health",
     "LogFileProbe": "_log",
