@@ -102,7 +102,7 @@ REPORT = StartupReport(
     ),
     facts={"vllm_version": "0.32.0", "load_s": 1.5, "kv_cache_tokens": 2097152},
     disputed=(r.Dispute(phase=Phase.INITIALIZING, probe="log", text="world_size=8", at_s=11.0),),
-    warnings=(r.Warning(code="stall_unarmed", text="no probe sees silent work"),),
+    warnings=(r.WarningReport(code="stall_unarmed", text="no probe sees silent work"),),
     versions={"vllm_startup": "0.1.0", "python": "3.11.7"},
 )
 HEAD: dict[str, Any] = {"at": 5.0, "elapsed_s": 1.0004, "seq": 7, "ts": "2026-11-30T14:06:44.123456Z"}

@@ -66,7 +66,8 @@ def watch(
         raise ValueError(f"record and log must be two files: a recording replaces what is in {str(record)!r}")
     number = process.pid if process is not None else pid
     asks = url is not None or until != "engine"
-    address = (url if url is not None else _url_of(number)) if asks else None
+    lives = process is None or process.returncode is None
+    address = (url if url is not None else _url_of(number if lives else None)) if asks else None
     looking = [*_process_probes(process, number, gpus), *_log_probes(log)]
     if address is not None:
         tree = next((probe for probe in looking if probe.name == "tree"), None)
@@ -215,6 +216,8 @@ def _process_probes(process: Any, pid: int | None, gpus: Iterable[int | str] | N
     if pid is None:
         return [GpuProbe(gpus=gpus)] if gpus is not None else []
     root = ProcessProbe(process=process) if process is not None else ProcessProbe(pid)
+    if process is not None and process.returncode is not None:  # its pid may be another's by now
+        return [root]
     try:
         tree = TreeProbe(pid)
     except ValueError:  # it has ended since, which the first probe tells

@@ -50,6 +50,7 @@ class Bringup:
         self._tree: r.ProcessTree | None = None
         self._log_modified_at: float | None = None
         self._oom_kills: int | None = None
+        self._caught_up = False
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
 
@@ -160,10 +161,17 @@ class Bringup:
             self._emit(event)
 
     def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
-        """Leave what the log holds to the past if the live process is another one."""
+        self._caught_up = True
+        self._settle_history(at)
+
+    def _settle_history(self, at: float) -> None:
+        """Leave what the log held to the past if the live process is another one.
+
+        Asked when the history has been read and when the process is found, whichever comes later.
+        """
         attempt, bound = self.attempt, self._bound
         told = attempt.told
-        if bound is None or not told.lines:
+        if bound is None or not self._caught_up or not told.lines or not told.only_history:
             return
         told.diagnosis.finish()
         failed = told.over or told.verdict(ended=True) is not None
@@ -191,6 +199,7 @@ class Bringup:
         self.attempt.bind(reading.pid, reading.started_at, self._began_at(at, reading))
         self.attempt.ending.alive.add(reading.pid)
         self.attempt.launched(Ground(probe=probe, text=f"process {reading.pid} exists", at=at))
+        self._settle_history(at)
 
     def _began_at(self, at: float, reading: r.ProcessFound) -> float:
         if reading.age_s is not None:

@@ -90,7 +90,10 @@ class Ending:
     @property
     def child_due(self) -> float | None:
         """When a child's death is judged, if the log names nothing better until then."""
-        return self._children[0][0] + _CHILD_DRAIN_S if self._children and self.cause is None else None
+        if not self._children or self.cause is not None:
+            return None
+        speaks = self._source.opened and not self._source.ended
+        return self._children[0][0] + (_CHILD_DRAIN_S if speaks else 0.0)
 
     @property
     def aftermath_due(self) -> float | None:
