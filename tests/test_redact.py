@@ -46,6 +46,11 @@ HUB_TOKEN = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3h"
             ("--max-num-batched-tokens", "8192", "--tokenizer", "t"),
             id="tokens-are-no-secret",
         ),
+        pytest.param(
+            ["--apiKey", "a", "--accessToken=b", "--ssl-passphrase", "c"],
+            ("--apiKey", "***", "--accessToken=***", "--ssl-passphrase", "***"),
+            id="camel-case",
+        ),
         pytest.param([], (), id="empty"),
     ],
 )
@@ -56,6 +61,15 @@ def test_commands(command: list[str], expected: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (
+            "https://b.s3.amazonaws.com/m?X-Amz-Date=2026&X-Amz-Credential=AKIA/x&X-Amz-Signature=ab12",
+            "https://b.s3.amazonaws.com/m?X-Amz-Date=2026&X-Amz-Credential=***&X-Amz-Signature=***",
+        ),
+        ("https://a.blob.core/m?sv=1&sig=ab%3D", "https://a.blob.core/m?sv=1&sig=***"),
+        (
+            "https://x.cloudfront.net/m?Policy=eyJ&Signature=z~&Key-Pair-Id=K1 403",
+            "https://x.cloudfront.net/m?Policy=***&Signature=***&Key-Pair-Id=*** 403",
+        ),
         ("proxy http://user:pass@host:80/x", "proxy http://***@host:80/x"),
         ("http://token@host/", "http://***@host/"),
         ("http://a:p@ss@host/", "http://***@host/"),

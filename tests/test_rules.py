@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from vllm_startup import Advance, Phase, Progress, Rule
+from vllm_startup import Advance, Phase, Progress, Rule, causes
 
 
 @pytest.mark.parametrize("literal", ["", "   ", 7, b"x"])
@@ -40,3 +40,8 @@ def test_an_unknown_phase_is_refused() -> None:
 
 def test_progress_may_be_uncounted() -> None:
     assert (Progress("x").done, Progress("x").total) == (None, None)
+
+
+def test_a_confidence_is_one_of_three() -> None:
+    with pytest.raises(ValueError, match="confidence is 'maybe'"):
+        causes.UnclassifiedError(message="x", confidence="maybe")  # type: ignore[arg-type]  # that is the test

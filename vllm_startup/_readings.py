@@ -22,6 +22,11 @@ def _not_negative(reading: object, attribute: attrs.Attribute[float], value: flo
         raise ValueError(f"{attribute.name} must be a number of seconds from 0, not {value!r}")
 
 
+def _text(reading: object, attribute: attrs.Attribute[str], value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{attribute.name} must be a str, not {value!r}")
+
+
 _FAR_S = 253_402_300_800.0  # the end of the year 9999, beyond which no date can be told
 
 
@@ -116,7 +121,7 @@ class ProcessSample:
     pid: int
     ppid: int
     started_at: float
-    name: str
+    name: str = attrs.field(validator=_text)
     cpu_s: float
     children_cpu_s: float = 0.0
     rss_bytes: int = 0
@@ -143,7 +148,7 @@ class ProcessExited(Reading):
     """
 
     pid: int
-    name: str
+    name: str = attrs.field(validator=_text)
     code: int | None = None
     signal: int | None = None
     root: bool = False
@@ -274,8 +279,8 @@ class ProbeNote(Reading):
         text: One line for people.
     """
 
-    code: str
-    text: str
+    code: str = attrs.field(validator=_text)
+    text: str = attrs.field(validator=_text)
 
 
 @attrs.frozen(kw_only=True)

@@ -19,6 +19,7 @@ HIDDEN: Final = "***"
 
 _TRIGGERS: Final = (
     "key", "token", "secret", "passw", "credential", "authorization", "bearer ", "hf_", "sk-", "://",
+    "passphrase", "x-amz-", "x-goog-", "signature=", "sig=", "policy=",
 )  # fmt: skip
 
 # A secret's place: quoted (also inside JSON inside JSON), a list (``api_key=['a', 'b']``), or a word.
@@ -35,10 +36,10 @@ _NAMED: Final = (
 
 # ``--api-key a b`` (vLLM takes several), ``--hf-token x``, ``--ssl-keyfile-password x``.
 _FLAG: Final = (
-    r"(?P<name>--[\w.-]{0,40}(?:key|token|secret|password|passwd))"
+    r"(?P<name>(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase)))"
     r"(?P<values>=" + _VALUE + r"|(?:[ \t]{1,4}(?!-)" + _VALUE + ")+)"
 )
-_FLAG_ALONE: Final = r"--[\w.-]{0,40}(?:key|token|secret|password|passwd)"
+_FLAG_ALONE: Final = r"(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase))"
 _BEARER: Final = r"(?P<name>\b[Bb]earer[ \t]{1,4})[A-Za-z0-9._~+/=-]{6,}"
 _AUTHORIZATION: Final = (
     r"""(?P<name>[Aa]uthorization\\?["']?[ \t]{0,4}[:=][ \t]{0,4}\\?["']?[ \t]{0,4}"""
@@ -47,6 +48,11 @@ _AUTHORIZATION: Final = (
 # A Hugging Face token has 34 letters and digits; ``hf_overrides`` has neither digits nor capitals.
 _HUB_TOKEN: Final = r"(?<![A-Za-z0-9])hf_(?:(?=[a-z]*[0-9A-Z])[A-Za-z0-9]{8,}|[A-Za-z0-9]{24,})"
 _API_KEY: Final = r"(?<![A-Za-z0-9])sk-[A-Za-z0-9_-]{6,}"
+# What signs an address for object stores: S3, CloudFront, Google's, Azure's.
+_SIGNED: Final = (
+    r"(?P<name>(?i:[?&](?:x-(?:amz|goog)-(?:signature|credential|security-token)|sig|signature|policy|key-pair-id)=))"
+    r"[^&\s'\"]+"
+)
 _USER: Final = r"://[^\s/'\"]*@"
 
 # What stands where a secret could and is none: ``api_key=None``, ``'token': True``.
@@ -98,6 +104,7 @@ def _substitutions() -> tuple[tuple[re.Pattern[str], str | Callable[[re.Match[st
         (_compiled(_AUTHORIZATION), rf"\g<name>{HIDDEN}"),
         (_compiled(_BEARER), rf"\g<name>{HIDDEN}"),
         (_compiled(_NAMED), _hide_value),
+        (_compiled(_SIGNED), rf"\g<name>{HIDDEN}"),
         (_compiled(_USER), f"://{HIDDEN}@"),
         (_compiled(_HUB_TOKEN), f"hf_{HIDDEN}"),
         (_compiled(_API_KEY), f"sk-{HIDDEN}"),

@@ -34,6 +34,7 @@ from vllm_startup._readings import (
     WatchPaused,
 )
 from vllm_startup._recording import Recorder
+from vllm_startup._redact import redact
 from vllm_startup._report import Baseline, StartupReport, baseline_values
 from vllm_startup._rules import Rule
 from vllm_startup._text import described
@@ -292,7 +293,7 @@ class Startup:
         scope.reschedule(asyncio.get_running_loop().time())
 
     def _broke(self, probe: Probe, error: str) -> tuple[Reading, ...]:
-        _log.debug("probe %s: %s", probe.name, error)
+        _log.debug("probe %s: %s", probe.name, redact(error))
         if probe.name in self._broken:
             return ()
         self._broken.add(probe.name)

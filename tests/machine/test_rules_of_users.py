@@ -113,6 +113,29 @@ def test_a_rule_that_raises_is_a_warning_and_counts_as_nothing() -> None:
     ]
 
 
+_SECRET = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4yZ7bC0eF3h"
+
+
+def _raise(_: Line) -> None:
+    raise RuntimeError(_SECRET)
+
+
+@pytest.mark.parametrize(
+    "match",
+    [
+        pytest.param(_raise, id="error"),
+        pytest.param(lambda _: causes.UnclassifiedError(message=f"no\x1b[31m {_SECRET}"), id="cause"),
+        pytest.param(lambda _: Progress(f"shards {_SECRET}", done=1, total=1), id="progress"),
+    ],
+)
+def test_what_a_rule_says_is_free_of_secrets_and_control_characters(match: Any) -> None:
+    run = seeing(Rule("x", match), (5, log("x")), (6, log("x")))
+    told = repr((run.events, run.report))
+    assert "hf_***" in told
+    assert _SECRET not in told
+    assert "\\x1b" not in told
+
+
 @pytest.mark.parametrize("lie", ["ready", 7, Phase.READY, ...])
 def test_a_rule_that_returns_something_else_is_a_warning(lie: Any) -> None:
     run = seeing(Rule("x", lambda _: lie), (5, log("x")))

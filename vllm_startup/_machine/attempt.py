@@ -202,6 +202,7 @@ class Attempt:
 
     def count(self, at: float, what: str, done: float | None, total: float | None) -> None:
         """Take a counter from a rule of the caller's."""
+        what = clean(what)
         if self.activity.counted(at, what, done, total):
             self._emit_progress(at, what, done, total)
 

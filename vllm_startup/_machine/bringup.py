@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import attrs
+
 from vllm_startup import _readings as r
 from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._events import (
@@ -76,6 +78,7 @@ class Bringup:
 
     def warn(self, at: float, code: str, text: str) -> None:
         """Tell something once that does not end the wait."""
+        text = clean(text)
         if (code, text) not in self.warnings:
             self.warnings[code, text] = None
             self._emit(Warned(at=at, elapsed_s=self.attempt.elapsed(at), code=code, text=text))
@@ -330,7 +333,8 @@ class Bringup:
             case Progress(what=what, done=done, total=total):
                 self.attempt.count(at, what, done, total)
             case Cause():
-                self.attempt.told.ruled(finding, at, history=self._in_history)
+                cause = attrs.evolve(finding, message=clean(finding.message))
+                self.attempt.told.ruled(cause, at, history=self._in_history)
             case _:
                 kind = type(finding).__name__
                 self.warn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import attrs
 
@@ -24,6 +24,13 @@ class Evidence:
     process: str | None = None
     line: int | None = None
     attempt: int | None = None
+
+
+def _one_of_confidences(_: object, attribute: attrs.Attribute[Confidence], value: str) -> None:
+    if value not in get_args(Confidence):
+        raise ValueError(
+            f"{attribute.name} is {value!r}: it must be one of {', '.join(get_args(Confidence))}"
+        )
 
 
 def snake_case(name: str) -> str:
@@ -57,7 +64,7 @@ class Cause:
     message: str
     hint: str | None = None
     evidence: tuple[Evidence, ...] = ()
-    confidence: Confidence = "certain"
+    confidence: Confidence = attrs.field(default="certain", validator=_one_of_confidences)
     retryable: bool | None = None
 
     def __init_subclass__(cls) -> None:

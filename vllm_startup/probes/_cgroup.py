@@ -57,8 +57,8 @@ class CgroupProbe:
         system: The root of the file system, for tests.
     """
 
-    name: Final = "cgroup"
-    limit_s: Final = _LIMIT_S
+    name: str = "cgroup"
+    limit_s: float | None = _LIMIT_S
 
     def __init__(self, pid: int, *, interval_s: float = _INTERVAL_S, system: str = "/") -> None:
         if interval_s <= 0:
