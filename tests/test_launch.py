@@ -358,7 +358,7 @@ async def test_a_crash_that_stands_in_the_log_from_before_is_not_this_starts(tmp
 async def test_events_and_recording_go_where_they_are_wanted(tmp_path: Path) -> None:
     events: list[object] = []
     record = tmp_path / "recording.jsonl"
-    async with launch(simulated_server("killed", speed=3), on_event=events.append, record=record) as server:
+    async with launch(simulated_server("killed", speed=1.5), on_event=events.append, record=record) as server:
         with pytest.raises(StartupError) as caught:
             await server.wait_until_ready()
     assert isinstance(caught.value.cause, causes.ProcessKilled)

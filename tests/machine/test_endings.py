@@ -346,3 +346,18 @@ def test_a_kill_long_before_or_a_crash_is_not_for_memory() -> None:
     rows = [*START, (2, MemoryEvents(oom_kills=3)), (9, MemoryEvents(oom_kills=4))]
     rows += [(9, died(30, "VLLM::Worker_TP0", signal=11))]
     assert cause(watch(rows, until_s=60)).kind == "process_crashed"
+
+
+def test_a_worker_that_is_killed_before_its_title_is_seen_is_named_as_the_log_names_it() -> None:
+    run = watch(
+        [
+            (0, found()),
+            (5, log(worker("Starting to load model /models/tiny..."))),
+            (6, died(30, "python3", signal=9)),
+        ],
+        until_s=20,
+    )
+    cause = run.report.cause
+    assert cause is not None
+    assert (cause.kind, cause.message) == ("process_killed", "Worker_TP0 was ended by SIGKILL")
+    assert [p.role for p in run.report.processes if p.pid == 30] == ["worker"]

@@ -74,6 +74,8 @@ class Attempt:
         self.activity = Activity(began_at)
         self.readiness = Readiness(until, stable_for)
         self.processes: dict[int, Process] = {}
+        self.names: dict[int, str] = {}
+        """Engines and workers as the log names them, by their pids there."""
         self.ending = Ending(self.told, source)
         self.result: Result | None = None
         self._emit = emit
@@ -85,6 +87,8 @@ class Attempt:
         """Take a parsed line and what its text means."""
         if self.told.wants_record:
             self._look_for_record(line, at)
+        if line.pid is not None and line.process is not None and line.role in (Role.ENGINE, Role.WORKER):
+            self.names[line.pid] = line.process
         for sighting in sightings:
             self._sighted(sighting, at)
         self.told.hear(line, at)

@@ -231,7 +231,12 @@ class Bringup:
             self.warn(at, "process_suspended", f"process {name} (pid {pid}) is suspended by a signal")
 
     def _process_exited(self, at: float, _probe: str, reading: r.ProcessExited) -> None:
+        logged = self.attempt.names.get(reading.pid)
+        if logged is not None and not reading.root and role_of(reading.name) is None:
+            reading = attrs.evolve(reading, name=logged)  # killed soon after it took its title
         known = self.attempt.processes.setdefault(reading.pid, Process(pid=reading.pid, name=reading.name))
+        if role_of(known.name) is None and not reading.root:
+            known.name = reading.name
         known.exit = reading
         self.attempt.ending.exited(at, reading)
 

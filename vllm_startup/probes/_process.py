@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # An engine imports for 5 to 20 s before it can die of anything of interest; a second finds it.
 _DISCOVERY_S: Final = 1.0
+# Workers are started one after the other: where one is new, its siblings are about to be.
+_SIBLINGS_S: Final = 0.2
 # Where there is no pidfd. A look at a process costs some 10 us on Linux, 50 us through psutil.
 _POLL_S: Final = 0.1
 # asyncio's child watcher sets the return code from a thread some ms after the kernel tells the death.
@@ -126,6 +128,7 @@ class ProcessProbe:
         self._error: BaseException | None = None
         self._scanning: asyncio.Future[tuple[Member, ...]] | None = None
         self._scan_at = float("-inf")
+        self._scan_age_s = _DISCOVERY_S / 2
         self._wake = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
         self._found = False
@@ -249,7 +252,7 @@ class ProcessProbe:
         now = time.monotonic()
         if self._family is None or self._scanning is not None or now < self._scan_at:
             return
-        scan = partial(self._family.scan, max_age_s=_DISCOVERY_S / 2)
+        scan = partial(self._family.scan, max_age_s=self._scan_age_s)
         try:
             self._scanning = self._runner.submit(scan)
         except StillRunningError:
@@ -269,6 +272,7 @@ class ProcessProbe:
 
     def _choose(self, members: tuple[Member, ...]) -> None:
         now = time.monotonic()
+        self._scan_age_s = _DISCOVERY_S / 2
         present = {Watched(member.process.pid, member.process): member for member in members}
         for watched, member in present.items():
             if watched in self._watch:
@@ -276,11 +280,13 @@ class ProcessProbe:
             elif watched not in self._ended and worth_telling(member, now):
                 self._names[watched] = member.name
                 self._watch.add(watched)
+                self._scan_at, self._scan_age_s = now + _SIBLINGS_S, _SIBLINGS_S / 2
         self._ended &= {self._root, *present}
 
     async def _rest(self) -> None:
         """Wait until something has happened or is due."""
-        pause_s = _POLL_S if self._watch.must_poll else _DISCOVERY_S
+        due_s = self._scan_at - time.monotonic()
+        pause_s = _POLL_S if self._watch.must_poll else due_s if 0 < due_s < _DISCOVERY_S else _DISCOVERY_S
         try:
             async with asyncio.timeout(pause_s):
                 await self._wake.wait()
