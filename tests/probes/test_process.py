@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Reading
+from vllm_startup.probes import _process
 from vllm_startup.probes._exits import ExitWatch, Watched
 from vllm_startup.probes._family import Member
 from vllm_startup.probes._process import ProcessProbe, worth_telling
@@ -331,6 +332,24 @@ async def test_the_end_of_what_vllm_has_named_is_told(title: str) -> None:
             os.kill(pid, signal.SIGKILL)
             exited = await only(task)
     assert exited == ProcessExited(pid=pid, name=title, signal=signal.SIGKILL)
+
+
+@linux
+async def test_the_sibling_of_a_new_worker_is_looked_for_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_process, "_DISCOVERY_S", 30.0)
+    monkeypatch.setattr(_process, "_SIBLINGS_S", 1.0)  # time enough to start it, on a slow machine, too
+    with parent() as main:
+        main.spawn("VLLM::Worker_TP0")
+        async with probing(ProcessProbe(main.pid)) as probe:
+            await first(probe)
+            task = await settled(probe, 2)
+            sibling = main.spawn("VLLM::Worker_TP1")
+            async with asyncio.timeout(5):
+                while len(probe._watch) < 3:
+                    await asyncio.sleep(0.005)
+            os.kill(sibling, signal.SIGKILL)
+            exited = await only(task)
+    assert exited == ProcessExited(pid=sibling, name="VLLM::Worker_TP1", signal=signal.SIGKILL)
 
 
 SPAWNED = "import time; time.sleep(30)  # from multiprocessing.spawn import spawn_main"
