@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
+
 import pytest
 
 from vllm_startup import pytest_plugin
@@ -13,3 +16,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Load the plugin where the package was not installed with its entry points."""
     if not config.pluginmanager.is_registered(pytest_plugin):
         config.pluginmanager.register(pytest_plugin, "vllm_startup")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _hangups_end() -> Iterator[None]:
+    """Hangups end programs here as on a terminal: whoever runs the tests under nohup ignores them."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)

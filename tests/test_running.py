@@ -189,17 +189,7 @@ def test_process_1_takes_the_status_of_what_was_left_to_it() -> None:
 # --- signals ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def default_hangup() -> Iterator[None]:
-    """SIGHUP as most programs find it; under nohup it is ignored, and stays so."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
-async def test_each_signal_is_forwarded_once(
-    begin: Callable[..., Running], output: Output, default_hangup: None
-) -> None:
+async def test_each_signal_is_forwarded_once(begin: Callable[..., Running], output: Output) -> None:
     names = ["SIGHUP", "SIGUSR1", "SIGUSR2", "SIGINT", "SIGQUIT", "SIGTERM"]
     async with begin(TELLS, SLEEP) as running:
         await output.until(b"ready")
