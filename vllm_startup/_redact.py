@@ -34,12 +34,11 @@ _NAMED: Final = (
     r"""(?P<sep>\\?["']?[ \t]{0,4}[:=][ \t]{0,4})(?P<value>""" + _VALUE + ")"
 )  # fmt: skip
 
+_FLAG_ALONE: Final = r"(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase))"
 # ``--api-key a b`` (vLLM takes several), ``--hf-token x``, ``--ssl-keyfile-password x``.
 _FLAG: Final = (
-    r"(?P<name>(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase)))"
-    r"(?P<values>=" + _VALUE + r"|(?:[ \t]{1,4}(?!-)" + _VALUE + ")+)"
+    r"(?P<name>" + _FLAG_ALONE + r")(?P<values>=" + _VALUE + r"|(?:[ \t]{1,4}(?!-)" + _VALUE + ")+)"
 )
-_FLAG_ALONE: Final = r"(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase))"
 _BEARER: Final = r"(?P<name>\b[Bb]earer[ \t]{1,4})[A-Za-z0-9._~+/=-]{6,}"
 _AUTHORIZATION: Final = (
     r"""(?P<name>[Aa]uthorization\\?["']?[ \t]{0,4}[:=][ \t]{0,4}\\?["']?[ \t]{0,4}"""
