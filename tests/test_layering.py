@@ -80,7 +80,7 @@ LAYERS: list[set[str]] = [
         "_recording",
         "probes",
     },
-    {"_turn"},
+    {"_turn", "targets"},
     {"_startup"},
     {"_running", "_server", "_wait"},
     {"_launch"},
@@ -189,7 +189,7 @@ def test_the_pump_alone_makes_tasks_for_a_watch() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith(("create_task", "ensure_future", "TaskGroup"))
     }
-    callers = ("probes/", "_cli/", "_gpu_release.py", "_launch.py", "_running.py", "_server.py")
+    callers = ("probes/", "targets/", "_cli/", "_gpu_release.py", "_launch.py", "_running.py", "_server.py")
     assert {maker for maker in makers if not maker.startswith(callers)} == {"_startup.py"}
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from vllm_startup._lazy import exports
 
 if TYPE_CHECKING:
-    from vllm_startup import causes, probes, testing
+    from vllm_startup import causes, probes, targets, testing
     from vllm_startup._clock import Clock
     from vllm_startup._events import (
         AttemptEnded,
@@ -72,6 +72,7 @@ __all__ = [
     "causes",
     "launch",
     "probes",
+    "targets",
     "testing",
     "wait_until_ready",
     "wait_until_ready_sync",
@@ -79,7 +80,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("causes", "probes", "testing"), ""),
+    **dict.fromkeys(("causes", "probes", "targets", "testing"), ""),
     "Clock": "_clock",
     **dict.fromkeys(
         (

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from vllm_startup._blocking import BlockingRunner
 from vllm_startup._clock import Clock
 from vllm_startup._events import Event
 from vllm_startup._readings import Tier
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
 
     from vllm_startup.probes._stream import Reader
+    from vllm_startup.targets._target import Site, Target
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 """Where ``vllm serve`` listens unless it is told otherwise."""
@@ -33,6 +36,7 @@ LogSource: TypeAlias = "str | os.PathLike[str] | Reader"
 def watch(
     url: str | None = None,
     *,
+    target: Target | None = None,
     process: subprocess.Popen[Any] | AsyncProcess | None = None,
     pid: int | None = None,
     log: LogSource | None = None,
@@ -55,8 +59,11 @@ def watch(
 ) -> Startup:
     """Make the watch that `wait_until_ready` waits on, to be entered with ``async with``.
 
-    Its arguments and what it raises at once are those of `wait_until_ready`.
+    Its arguments and what it raises at once are those of `wait_until_ready`. A ``target`` is located
+    here, which blocks for as long as asking takes: milliseconds on this machine, seconds over a network.
     """
+    if target is not None and any(given is not None for given in (process, pid, log)):
+        raise ValueError("give either target= or process=, pid= and log=: a target finds its own")
     if process is not None and pid is not None:
         raise ValueError("give either process= or pid=, not both: a process has its pid")
     if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int)):
@@ -64,14 +71,12 @@ def watch(
     _refuse_unread_pipes(process, log)
     if record is not None and isinstance(log, str | os.PathLike) and _same_file(log, record):
         raise ValueError(f"record and log must be two files: a recording replaces what is in {str(record)!r}")
-    number = process.pid if process is not None else pid
-    asks = url is not None or until != "engine"
-    lives = process is None or process.returncode is None
-    address = (url if url is not None else _url_of(number if lives else None)) if asks else None
-    looking = [*_process_probes(process, number, gpus), *_log_probes(log)]
-    if address is not None:
-        tree = next((probe for probe in looking if probe.name == "tree"), None)
-        looking.append(_health_probe(address, until, model, api_key, verify, tree))
+    site = target.locate(gpus=gpus) if target is not None else _site_here(process, pid, log, gpus)
+    looking = list(site.probes)
+    address: str | None = None
+    if url is not None or until != "engine":
+        address = url if url is not None else site.url() or DEFAULT_URL
+        looking.append(_health_probe(address, until, model, api_key, verify, site))
     return Startup(
         [*looking, *probes],
         url=address,
@@ -92,6 +97,7 @@ def watch(
 async def wait_until_ready(
     url: str | None = None,
     *,
+    target: Target | None = None,
     process: subprocess.Popen[Any] | AsyncProcess | None = None,
     pid: int | None = None,
     log: LogSource | None = None,
@@ -117,6 +123,8 @@ async def wait_until_ready(
     Args:
         url: Where it will listen: ``http://host:port``, ``https://``, ``unix:///path``. Without it,
             what the arguments of ``pid`` or ``process`` say, else ``http://127.0.0.1:8000``.
+        target: A server that something else runs and may restart, from `vllm_startup.targets`; instead
+            of ``process``, ``pid`` and ``log``.
         process: The server, as a `subprocess.Popen` or an asyncio process, whose pipes (if any)
             somebody else reads.
         pid: The server's main process, instead of ``process``.
@@ -149,12 +157,16 @@ async def wait_until_ready(
     Raises:
         StartupError: The start failed; ``error.cause`` says why.
         StartupTimeout: A limit ended the wait (`StartupStalled`: nothing had advanced).
+        TargetError: The target cannot be watched; it is a ValueError.
         TypeError: An argument has the wrong type.
         ValueError: An argument makes no sense; the message names it and the fix.
         OSError: ``record`` cannot be created, or ``baseline`` cannot be read.
     """
+    if target is not None:
+        target = await _located(target, gpus)
     startup = watch(
         url,
+        target=target,
         process=process,
         pid=pid,
         log=log,
@@ -182,12 +194,42 @@ async def wait_until_ready(
 wait_until_ready_sync = in_own_loop(wait_until_ready)
 
 
-def _url_of(pid: int | None) -> str:
+async def _located(target: Target, gpus: Iterable[int | str] | None) -> Site:
+    """Locate a target without keeping the event loop, also when asking takes for ever."""
+    runner = BlockingRunner("vllm_startup-locate")
+    try:
+        return await runner.run(partial(target.locate, gpus=gpus))
+    finally:
+        runner.close()
+
+
+def _site_here(
+    process: subprocess.Popen[Any] | AsyncProcess | None,
+    pid: int | None,
+    log: LogSource | None,
+    gpus: Iterable[int | str] | None,
+) -> Site:
+    """A process on this machine that the caller names, or none."""
+    from vllm_startup.targets import Site
+
+    number = process.pid if process is not None else pid
+    probes = [*_process_probes(process, number, gpus), *_log_probes(log)]
+    tree: Any = next((probe for probe in probes if probe.name == "tree"), None)
+    lives = process is None or process.returncode is None
+    return Site(
+        name="this machine" if number is None else f"process {number}",
+        url=partial(_url_of, number if lives else None),
+        probes=probes,
+        tree_pids=None if tree is None else lambda: tree.pids,
+    )
+
+
+def _url_of(pid: int | None) -> str | None:
     if pid is None:
-        return DEFAULT_URL
+        return None
     from vllm_startup._arguments import url_of_process
 
-    return url_of_process(pid) or DEFAULT_URL
+    return url_of_process(pid)
 
 
 def _same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
@@ -251,7 +293,7 @@ def _health_probe(
     model: str | None,
     api_key: str | None,
     verify: bool | str | os.PathLike[str] | None,
-    tree: Any,
+    site: Site,
 ) -> Probe:
     from vllm_startup.probes import HealthProbe
 
@@ -261,5 +303,5 @@ def _health_probe(
         model=model,
         api_key=api_key,
         verify=verify,
-        tree_pids=(lambda: tree.pids) if tree is not None else None,
+        tree_pids=site.tree_pids,
     )

@@ -1,0 +1,30 @@
+"""Targets: servers that something else runs and may restart, such as a systemd unit or a container.
+
+A target is asked where its server is (`Target.locate`), and answers with a `Site`: an address and
+probes. The machine knows none of them. Bring your own with `Target`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from vllm_startup._lazy import exports
+
+if TYPE_CHECKING:
+    from vllm_startup.targets._following import FollowingProbe, MainProcess
+    from vllm_startup.targets._target import Site, Target, TargetError
+
+__all__ = [
+    "FollowingProbe",
+    "MainProcess",
+    "Site",
+    "Target",
+    "TargetError",
+]
+
+_HOMES = {
+    **dict.fromkeys(("FollowingProbe", "MainProcess"), "_following"),
+    **dict.fromkeys(("Site", "Target", "TargetError"), "_target"),
+}
+
+__getattr__ = exports(__name__, _HOMES)

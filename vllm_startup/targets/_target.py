@@ -1,0 +1,64 @@
+"""What a target is, and what it answers when it is asked where its server runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+import attrs
+
+from vllm_startup.probes._protocol import Probe
+
+
+class TargetError(ValueError):
+    """The target cannot be watched: it does not exist, or may not be looked at.
+
+    The message names it and the fix.
+    """
+
+
+def _unknown() -> None:
+    return None
+
+
+@attrs.frozen(kw_only=True)
+class Site:
+    """Where a target's server was found, and what looks at it there.
+
+    Attributes:
+        name: What was found, for people: ``unit vllm.service``, ``container vllm``.
+        url: Returns where its server listens or will listen, None where nothing tells. It is asked
+            where the caller names no address.
+        probes: What looks at it, but for its health. At least one that follows restarts has an
+            attribute ``follows_restarts = True``.
+        tree_pids: Returns the server's processes on this machine, for telling whose socket listens;
+            None: nobody can tell.
+    """
+
+    name: str
+    probes: Sequence[Probe]
+    url: Callable[[], str | None] = _unknown
+    tree_pids: Callable[[], Collection[int]] | None = None
+
+    def locate(self, *, gpus: Iterable[int | str] | None = None) -> Site:
+        """Itself: a site is a target that has been located."""
+        return self
+
+
+@runtime_checkable
+class Target(Protocol):
+    """A server that something else runs, found by the name that it has there."""
+
+    def locate(self, *, gpus: Iterable[int | str] | None = None) -> Site:
+        """Find it, and say what looks at it.
+
+        It may block for as long as asking takes (milliseconds on this machine, seconds over a
+        network), and gives up by itself.
+
+        Args:
+            gpus: The GPUs that it may use, where the caller knows; as of `wait_until_ready`.
+
+        Raises:
+            TargetError: It cannot be watched.
+        """
+        ...
