@@ -192,3 +192,71 @@ def test_the_systems_errors(code: int, state: str) -> None:
 def test_our_own_lack_of_resources_is_no_evidence(code: int) -> None:
     with pytest.raises(OSError, match="cannot connect"):
         _failed(code)
+
+
+async def test_a_refusal_holds_until_something_listens() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        ours = connector(f"http://127.0.0.1:{server.getsockname()[1]}")
+        before = descriptors()
+        assert all(ours.still_refused() for _ in range(5))
+        assert descriptors() == before + 1  # one socket, which is kept
+        server.listen()
+        assert not ours.still_refused()
+        assert descriptors() == before  # it was connected, and is given up
+        server.accept()[0].close()
+    assert ours.still_refused()
+    ours.close()
+    assert descriptors() == before - 1  # the server's own is closed too
+
+
+async def test_the_port_of_a_kept_socket_is_free_for_others() -> None:
+    """It is one of the ephemeral ports, and so may be the one that the server is about to bind."""
+    ours = connector("http://127.0.0.1:9")
+    assert ours.still_refused()
+    kept = ours._refusals[0]._socket
+    assert kept is not None
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", kept.getsockname()[1]))
+        server.listen()
+    ours.close()
+
+
+async def test_a_full_backlog_is_no_refusal_and_blocks_for_milliseconds() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        ours = connector(f"http://127.0.0.1:{server.getsockname()[1]}")
+        assert ours.still_refused()
+        server.listen(0)
+        waiting = [socket.socket() for _ in range(4)]
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(server.getsockname())
+        began = asyncio.get_running_loop().time()
+        assert not ours.still_refused()
+        assert asyncio.get_running_loop().time() - began < 0.1
+        for client in waiting:
+            client.close()
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_a_unix_socket_refuses_whether_its_file_is_there_or_not(tmp_path: Path, there: bool) -> None:
+    path = tmp_path / "vllm.sock"
+    ours = connector(f"unix://{path}")
+    with socket.socket(socket.AF_UNIX) as server:
+        if there:
+            server.bind(str(path))
+        assert ours.still_refused()
+        assert ours.still_refused()
+        if there:
+            server.listen()
+            assert not ours.still_refused()
+    ours.close()
+
+
+async def test_the_addresses_of_a_name_are_dialled_once_they_are_known() -> None:
+    with socket.create_server(("", 0)) as server:
+        ours = connector(f"http://{socket.gethostname()}:{server.getsockname()[1]}")
+        await ours.connect(0.0)
+        assert ours.local
+        assert not ours.still_refused()

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import os
 import socket
+import struct
 from functools import partial
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -31,6 +32,9 @@ MAX_TARGETS: Final = 4
 
 _OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """Errors of this process, which say nothing about the server."""
+
+_DIAL_LIMIT: Final = struct.pack("ll", 0, 1000)
+"""The longest that a dial of this machine may block: 1 ms, as a struct timeval."""
 
 _NONBLOCK: Final[int] = getattr(socket, "SOCK_NONBLOCK", 0)
 """Saves a system call where it exists; macOS has none."""
@@ -78,7 +82,9 @@ class Connector:
 
     def __init__(self, address: ServerAddress) -> None:
         self._address = address
-        self._targets = _fixed_targets(address)
+        self._targets: tuple[Target, ...] = ()
+        self._refusals: tuple[_Refusal, ...] = ()
+        self._aim(_fixed_targets(address))
         self._is_name = not self._targets
         self._resolved_at: float | None = None
         self.target: Target | None = self._targets[0] if self._targets else None
@@ -108,7 +114,17 @@ class Connector:
 
     def still_refused(self) -> bool:
         """Whether every address refuses at once, as this machine's do while nothing listens there."""
-        return self.local and all(_dial(target) in _REFUSED for target in self._targets)
+        return self.local and all(refusal.holds() for refusal in self._refusals)
+
+    def close(self) -> None:
+        """Close the sockets that are kept."""
+        for refusal in self._refusals:
+            refusal.close()
+
+    def _aim(self, targets: tuple[Target, ...]) -> None:
+        self.close()
+        self._targets = targets
+        self._refusals = tuple(_Refusal(target) for target in targets)
 
     async def _resolve(self, now: float) -> Attempt | None:
         """Look the name up, if that was long ago; an older answer serves when it fails."""
@@ -125,8 +141,11 @@ class Connector:
             return Attempt("unreachable", f"cannot resolve {self._address.host!r}: {error.strerror}")
         finally:
             runner.close()
-        self._targets = tuple(
-            _target(family, sockaddr, str(sockaddr[0])) for family, _, _, _, sockaddr in found[:MAX_TARGETS]
+        self._aim(
+            tuple(
+                _target(family, sockaddr, str(sockaddr[0]))
+                for family, _, _, _, sockaddr in found[:MAX_TARGETS]
+            )
         )
         self._resolved_at = now
         return None
@@ -192,13 +211,37 @@ async def _connect(target: Target) -> Attempt:
         sock.close()
 
 
-def _dial(target: Target) -> int:
-    """The answer of an address of this machine to a connect; 0 or another code than a refusal if unsure."""
-    with socket.socket(target.family, socket.SOCK_STREAM | _NONBLOCK) as sock:
-        if not _NONBLOCK:  # pragma: no cover - macOS
-            sock.setblocking(False)
-        code = sock.connect_ex(target.sockaddr)
-        return sock.connect_ex(target.sockaddr) if code == errno.EINPROGRESS else code
+class _Refusal:
+    """Whether an address of this machine still refuses, asked on a socket that is kept for it.
+
+    Linux lets a socket connect again that was refused, and gives its port back meanwhile: one system
+    call a look, half of what a new socket costs. The socket blocks, since the kernel answers for its
+    own machine within the call; a listener with a full backlog keeps it for a millisecond.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._socket: socket.socket | None = None
+
+    def holds(self) -> bool:
+        """Dial. Where the answer is anything but a refusal, the socket is given up: it may be connected.
+
+        Raises:
+            OSError: This process has no descriptor left.
+        """
+        if self._socket is None:
+            self._socket = socket.socket(self._target.family, socket.SOCK_STREAM)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _DIAL_LIMIT)
+        refused = self._socket.connect_ex(self._target.sockaddr) in _REFUSED
+        if not refused:
+            self.close()
+        return refused
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
 
 
 async def _finished(sock: socket.socket, target: Target) -> int:

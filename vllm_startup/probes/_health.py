@@ -162,6 +162,8 @@ class HealthProbe:
     async def aclose(self) -> None:
         """Close connections and let the thread end."""
         self._runner.close()
+        if self._connector is not None:
+            self._connector.close()
         await self._http.aclose()
 
     # --- the port ---------------------------------------------------------------------------
