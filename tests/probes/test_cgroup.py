@@ -186,3 +186,17 @@ async def test_a_real_kill_for_memory_is_counted(small_group: Path) -> None:
     assert [reading.oom_kills for reading in (*before, *after) if isinstance(reading, MemoryEvents)] == [0, 1]
     assert isinstance(after[0], MemoryEvents)
     assert after[0].limit_bytes == 64 * 1024**2
+
+
+async def test_a_glance_tells_whether_anything_was_counted(tree: Tree) -> None:
+    tree.process("0::/vllm\n")
+    tree.group("vllm", memory_events=events(0), memory_max="max\n", memory_current="0\n")
+    probe = probe_of(tree)
+    assert probe.glance(0.0)  # nothing is known yet
+    await probe.sample(0.0)
+    assert not probe.glance(0.2)
+    tree.group("vllm", memory_events=events(1), memory_max="max\n", memory_current="0\n")
+    assert probe.glance(0.4)
+    assert [
+        reading.oom_kills for reading in await probe.sample(0.4) if isinstance(reading, MemoryEvents)
+    ] == [1]

@@ -20,10 +20,11 @@ import pytest
 from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Reading
 from vllm_startup.probes import _process
 from vllm_startup.probes._exits import ExitWatch, Watched
-from vllm_startup.probes._family import Member
+from vllm_startup.probes._family import Family, Member
 from vllm_startup.probes._process import ProcessProbe, worth_telling
 from vllm_startup.probes._protocol import Probe
 from vllm_startup.probes._system import Identity, ProcSystem, PsutilSystem, Stat, System, this_system
+from vllm_startup.probes._tree import TreeProbe
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -350,6 +351,35 @@ async def test_the_sibling_of_a_new_worker_is_looked_for_soon(monkeypatch: pytes
             os.kill(sibling, signal.SIGKILL)
             exited = await only(task)
     assert exited == ProcessExited(pid=sibling, name="VLLM::Worker_TP1", signal=signal.SIGKILL)
+
+
+@linux
+async def test_what_the_tree_probe_has_scanned_is_not_scanned_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    scanned: list[str] = []
+    scan = Family.scan
+
+    def counted(self: Family, *, max_age_s: float) -> tuple[Member, ...]:
+        scanned.append(threading.current_thread().name)
+        return scan(self, max_age_s=max_age_s)
+
+    monkeypatch.setattr(Family, "scan", counted)
+    monkeypatch.setattr(_process, "_DISCOVERY_S", 0.4)
+    with parent() as main:
+        tree = TreeProbe(main.pid, interval_s=0.1)
+        async with probing(ProcessProbe(main.pid)) as probe:
+            await first(probe)
+            task = await settled(probe, 1)
+            for turn in range(20):
+                if turn == 5:
+                    worker = main.spawn("VLLM::Worker_TP0")
+                await tree.sample(0.0)
+                await asyncio.sleep(0.1)
+            assert len(probe._watch) == 2
+            assert sum("process" in name for name in scanned) <= 3  # the first, and one for siblings
+            os.kill(worker, signal.SIGKILL)
+            exited = await only(task)
+        await tree.aclose()
+    assert exited == ProcessExited(pid=worker, name="VLLM::Worker_TP0", signal=signal.SIGKILL)
 
 
 SPAWNED = "import time; time.sleep(30)  # from multiprocessing.spawn import spawn_main"

@@ -16,6 +16,7 @@ from typing import Final
 import attrs
 
 from vllm_startup._readings import MemoryEvents, ProbeNote, Reading
+from vllm_startup.probes._system import read_file
 
 # One file of the kernel's: 10 us a look. A cause waits for 0.25 s after a death.
 _INTERVAL_S: Final = 0.2
@@ -32,13 +33,9 @@ class _Group:
     limit: Path
     used: Path
 
-    def kills(self) -> int:
-        """Read how many processes were killed.
-
-        Raises:
-            OSError: The group is gone.
-        """
-        return _counter(self.events.read_text(encoding="ascii"))
+    def counters(self) -> bytes | None:
+        """Read what the kernel counts; None when the group is gone."""
+        return read_file(str(self.events))
 
     def memory(self, kills: int) -> MemoryEvents:
         """Read what memory there is, beside the kills."""
@@ -66,6 +63,7 @@ class CgroupProbe:
         self.interval_s = interval_s
         self._pid, self._system = pid, Path(system)
         self._group: _Group | None = None
+        self._seen: bytes | None = None
         self._told: int | None = None
         self._over = False
 
@@ -75,16 +73,18 @@ class CgroupProbe:
             raise StopAsyncIteration
         if self._group is None:
             self._group = _find(self._pid, self._system)
-        try:
-            kills = None if self._group is None else self._group.kills()
-        except OSError:
-            kills = None
-        if self._group is None or kills is None:
+        self._seen = None if self._group is None else self._group.counters()
+        if self._group is None or self._seen is None:
             return self._nothing()
+        kills = _counter(self._seen)
         if kills == self._told:
             return ()
         self._told = kills
         return (self._group.memory(kills),)
+
+    def glance(self, now: float) -> bool:
+        """Whether the kernel has counted anything."""
+        return self._group is None or self._seen is None or self._group.counters() != self._seen
 
     def _nothing(self) -> Iterable[Reading]:
         """The group is gone with its last process, or there never was one to read."""
@@ -142,22 +142,22 @@ def _first(make: Callable[[Path, str], _Group], path: str, system: Path) -> _Gro
     for length in (len(parts), 0):
         group = make(root, "/".join(parts[:length]))
         try:
-            _counter(group.events.read_text(encoding="ascii"))
+            _counter(group.counters() or b"")
         except (OSError, ValueError):
             continue
         return group
     return None
 
 
-def _counter(text: str) -> int:
+def _counter(text: bytes) -> int:
     """The kills in ``memory.events`` (v2) or ``memory.oom_control`` (v1, Linux 4.13 and newer).
 
     Raises:
         ValueError: The kernel does not count them.
     """
     for line in text.splitlines():
-        word, _, number = line.partition(" ")
-        if word == "oom_kill":
+        word, _, number = line.partition(b" ")
+        if word == b"oom_kill":
             return int(number)
     raise ValueError("oom_kill is not counted")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -162,7 +163,7 @@ class Member:
 
 
 class Family:
-    """A process with all its descendants. Not for use by two threads at once.
+    """A process with all its descendants. Several probes, each in its thread, may share one.
 
     Args:
         root: The main process.
@@ -172,10 +173,17 @@ class Family:
     def __init__(self, root: Identity, *, system: System | None = None) -> None:
         self._system = system or this_system()
         self._table = shared_table() if system is None else ProcessTable(system)
+        self._lock = threading.Lock()
+        self._latest: tuple[float, tuple[Member, ...]] | None = None
         self._members: dict[Identity, Member] = {root: Member(root, None)}
         # Another watch may have put a child into the table just before its parent died.
         self._gone: dict[Identity, Member] = {}
         self._scanned = False
+
+    @property
+    def latest(self) -> tuple[float, tuple[Member, ...]] | None:
+        """When the last scan of anybody began, on the monotonic clock, and what it found. Never blocks."""
+        return self._latest
 
     def scan(self, *, max_age_s: float) -> tuple[Member, ...]:
         """Look for new members, read all, and return those that are there, zombies included.
@@ -185,6 +193,13 @@ class Family:
         Args:
             max_age_s: How old the shared table may be, in seconds.
         """
+        with self._lock:
+            began = time.monotonic()
+            members = self._scan(max_age_s)
+            self._latest = began, members
+            return members
+
+    def _scan(self, max_age_s: float) -> tuple[Member, ...]:
         if not self._scanned:
             max_age_s, self._scanned = 0.0, True  # the newest member may be younger than the table
         ancestors = self._members | self._gone
@@ -199,3 +214,16 @@ class Family:
             else:
                 member.update(stat, self._system, now)
         return tuple(self._members.values())
+
+
+_families: weakref.WeakValueDictionary[Identity, Family] = weakref.WeakValueDictionary()
+
+
+def family_of(root: Identity, system: System | None) -> Family:
+    """The family of a process, one for all probes that look at it, so that one scan serves them all."""
+    if system is not None:
+        return Family(root, system=system)
+    family = _families.get(root)
+    if family is None:
+        family = _families[root] = Family(root)
+    return family

@@ -13,14 +13,15 @@ from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Readi
 from vllm_startup._redact import redact_command
 from vllm_startup._roles import TITLE_PREFIX
 from vllm_startup.probes._exits import Exit, ExitWatch, Watched
-from vllm_startup.probes._family import Family, Member
+from vllm_startup.probes._family import Member, family_of
 from vllm_startup.probes._system import Stat, System, existing, exists, this_system
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-# An engine imports for 5 to 20 s before it can die of anything of interest; a second finds it.
-_DISCOVERY_S: Final = 1.0
+# An engine imports for 5 to 20 s before it can die of anything of interest; a second finds it. It is
+# a little more than `TreeProbe` waits, so that there is mostly a scan of that to take over.
+_DISCOVERY_S: Final = 1.1
 # Workers are started one after the other: where one is new, its siblings are about to be.
 _SIBLINGS_S: Final = 0.2
 # Where there is no pidfd. A look at a process costs some 10 us on Linux, 50 us through psutil.
@@ -119,7 +120,7 @@ class ProcessProbe:
         self._pid, stat = _main_process(pid, process, self._system)
         self._stat = stat
         self._root = Watched(self._pid, stat and stat.identity)
-        self._family = None if stat is None else Family(stat.identity, system=system)
+        self._family = None if stat is None else family_of(stat.identity, system)
         self._runner = BlockingRunner(f"vllm_startup-{name}-{self._pid}")
         self._watch = ExitWatch(self._system, self._on_exit)
         self._names: dict[Watched, str] = {self._root: stat.program if stat else ""}
@@ -129,6 +130,7 @@ class ProcessProbe:
         self._scanning: asyncio.Future[tuple[Member, ...]] | None = None
         self._scan_at = float("-inf")
         self._scan_age_s = _DISCOVERY_S / 2
+        self._scan_ourselves = True
         self._wake = asyncio.Event()
         self._retry: asyncio.TimerHandle | None = None
         self._found = False
@@ -224,7 +226,7 @@ class ProcessProbe:
             ProcessExited(pid=watched.pid, name=name, code=how.code, signal=how.signal, root=is_root)
         )
         # One more scan tells whether anybody is left.
-        self._scan_at = float("-inf")
+        self._scan_at, self._scan_ourselves = float("-inf"), True
         self._root_told = self._root_told or is_root
         self._finished = self._root_told and self._family is None
         self._wake.set()
@@ -248,16 +250,24 @@ class ProcessProbe:
     # --- the others -----------------------------------------------------------------------
 
     def _start_scan(self) -> None:
-        """Look for new members in the thread: a scan that hangs delays no news of a death."""
+        """Look for new members in the thread: a scan that hangs delays no news of a death.
+
+        Where another probe has just looked at the same family, what it saw serves this one, too.
+        """
         now = time.monotonic()
         if self._family is None or self._scanning is not None or now < self._scan_at:
+            return
+        latest = None if self._scan_ourselves else self._family.latest
+        if latest is not None and latest[0] + _DISCOVERY_S > now:
+            self._scan_at = latest[0] + _DISCOVERY_S
+            self._choose(latest[1])
             return
         scan = partial(self._family.scan, max_age_s=self._scan_age_s)
         try:
             self._scanning = self._runner.submit(scan)
         except StillRunningError:
             return
-        self._scan_at = now + _DISCOVERY_S
+        self._scan_at, self._scan_ourselves = now + _DISCOVERY_S, False
         self._scanning.add_done_callback(partial(self._on_scan, root_told=self._root_told))
 
     def _on_scan(self, scanning: asyncio.Future[tuple[Member, ...]], *, root_told: bool) -> None:
@@ -281,6 +291,7 @@ class ProcessProbe:
                 self._names[watched] = member.name
                 self._watch.add(watched)
                 self._scan_at, self._scan_age_s = now + _SIBLINGS_S, _SIBLINGS_S / 2
+                self._scan_ourselves = True
         self._ended &= {self._root, *present}
 
     async def _rest(self) -> None:

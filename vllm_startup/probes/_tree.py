@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import ProbeNote, ProcessSample, ProcessTree, Reading
-from vllm_startup.probes._family import Family
+from vllm_startup.probes._family import Family, family_of
 from vllm_startup.probes._system import Stat, System, existing, this_system
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class TreeProbe:
         self._pid = pid
         self._system = system or this_system()
         stat = existing(pid, self._system)
-        self._family = None if stat is None else Family(stat.identity, system=system)
+        self._family = None if stat is None else family_of(stat.identity, system)
         self._runner = BlockingRunner(f"vllm_startup-{name}-{pid}")
         self._finished = False
         self._pids: frozenset[int] = frozenset({pid})
