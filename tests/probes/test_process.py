@@ -20,7 +20,7 @@ import pytest
 from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Reading
 from vllm_startup.probes import _process
 from vllm_startup.probes._exits import ExitWatch, Watched
-from vllm_startup.probes._family import Family, Member
+from vllm_startup.probes._family import Family, Member, Scan
 from vllm_startup.probes._process import ProcessProbe, worth_telling
 from vllm_startup.probes._protocol import Probe
 from vllm_startup.probes._system import Identity, ProcSystem, PsutilSystem, Stat, System, this_system
@@ -358,7 +358,7 @@ async def test_what_the_tree_probe_has_scanned_is_not_scanned_again(monkeypatch:
     scanned: list[str] = []
     scan = Family.scan
 
-    def counted(self: Family, *, max_age_s: float) -> tuple[Member, ...]:
+    def counted(self: Family, *, max_age_s: float) -> Scan:
         scanned.append(threading.current_thread().name)
         return scan(self, max_age_s=max_age_s)
 
@@ -468,11 +468,11 @@ async def test_a_fork_storm_is_not_told_and_leaves_no_file_open() -> None:
             await asyncio.sleep(0.02)
             most = max(most, open_files())
         exited = await only(task)
+    main.wait()
     assert (exited.pid, exited.code, exited.root) == (main.pid, 0, True)
     # The loop's own, the main process's pidfd, a file of /proc being read and the listing here.
     assert most <= before + 4
     assert open_files() == before
-    main.wait()
 
 
 # --- which ends matter --------------------------------------------------------------------

@@ -417,31 +417,31 @@ def test_a_fresh_table_is_not_read_again() -> None:
 def test_children_of_a_reused_pid_are_not_adopted() -> None:
     machine = Machine(p1=(0, 1.0), p2=(1, 2.0))
     family = Family(Identity(2, 2.0), system=machine)
-    assert pids(family.scan(max_age_s=0)) == [2]
+    assert pids(family.scan(max_age_s=0).members) == [2]
     del machine.processes[2]
-    assert pids(family.scan(max_age_s=0)) == []
+    assert pids(family.scan(max_age_s=0).members) == []
     machine.processes |= {2: (1, 9.0), 3: (2, 10.0)}
-    assert pids(family.scan(max_age_s=0)) == []
+    assert pids(family.scan(max_age_s=0).members) == []
 
 
 def test_a_child_that_was_found_just_before_its_parent_died_is_kept() -> None:
     machine = Machine(p1=(0, 1.0), p2=(1, 2.0), p3=(2, 3.0))
     family = Family(Identity(2, 2.0), system=machine)
-    assert pids(family.scan(max_age_s=0)) == [2, 3]
+    assert pids(family.scan(max_age_s=0).members) == [2, 3]
     machine.processes[4] = (3, 4.0)
     family._table.descendants([], max_age_s=0)  # another watch looks
     del machine.processes[3]
     machine.processes[4] = (1, 4.0)
-    assert pids(family.scan(max_age_s=0)) == [2, 4]
+    assert pids(family.scan(max_age_s=0).members) == [2, 4]
 
 
 def test_a_child_that_is_listed_before_its_parent_is_placed_by_the_next_look() -> None:
     machine = Machine(p1=(0, 1.0), p2=(1, 2.0), p3=(2, 3.0), p4=(3, 4.0))
     machine.hidden.add(3)
     family = Family(Identity(2, 2.0), system=machine)
-    assert pids(family.scan(max_age_s=0)) == [2]
+    assert pids(family.scan(max_age_s=0).members) == [2]
     machine.hidden.clear()
-    assert pids(family.scan(max_age_s=0)) == [2, 3, 4]
+    assert pids(family.scan(max_age_s=0).members) == [2, 3, 4]
 
 
 def test_a_process_whose_parent_is_never_seen_is_read_twice_at_most() -> None:

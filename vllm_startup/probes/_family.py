@@ -162,6 +162,17 @@ class Member:
             self.arguments = system.arguments(stat.pid) or self.arguments
 
 
+class Scan(NamedTuple):
+    """What a look at a family found: those that are there, zombies included.
+
+    Attributes:
+        at: When it began, on the monotonic clock.
+    """
+
+    at: float
+    members: tuple[Member, ...]
+
+
 class Family:
     """A process with all its descendants. Several probes, each in its thread, may share one.
 
@@ -174,19 +185,19 @@ class Family:
         self._system = system or this_system()
         self._table = shared_table() if system is None else ProcessTable(system)
         self._lock = threading.Lock()
-        self._latest: tuple[float, tuple[Member, ...]] | None = None
+        self._latest: Scan | None = None
         self._members: dict[Identity, Member] = {root: Member(root, None)}
         # Another watch may have put a child into the table just before its parent died.
         self._gone: dict[Identity, Member] = {}
         self._scanned = False
 
     @property
-    def latest(self) -> tuple[float, tuple[Member, ...]] | None:
-        """When the last scan of anybody began, on the monotonic clock, and what it found. Never blocks."""
+    def latest(self) -> Scan | None:
+        """The last scan, whoever made it. Never blocks."""
         return self._latest
 
-    def scan(self, *, max_age_s: float) -> tuple[Member, ...]:
-        """Look for new members, read all, and return those that are there, zombies included.
+    def scan(self, *, max_age_s: float) -> Scan:
+        """Look for new members, and read all.
 
         It blocks for as long as the system takes. Members that are gone are forgotten.
 
@@ -194,26 +205,23 @@ class Family:
             max_age_s: How old the shared table may be, in seconds.
         """
         with self._lock:
-            began = time.monotonic()
-            members = self._scan(max_age_s)
-            self._latest = began, members
-            return members
+            self._latest = self._scan(time.monotonic(), max_age_s)
+            return self._latest
 
-    def _scan(self, max_age_s: float) -> tuple[Member, ...]:
+    def _scan(self, now: float, max_age_s: float) -> Scan:
         if not self._scanned:
             max_age_s, self._scanned = 0.0, True  # the newest member may be younger than the table
         ancestors = self._members | self._gone
         for process, parent in self._table.descendants(ancestors, max_age_s=max_age_s):
             ancestors[process] = self._members[process] = Member(process, ancestors[parent])
         self._gone = {}
-        now = time.monotonic()
         for process, member in list(self._members.items()):
             stat = self._system.stat(process.pid)
             if stat is None or stat.identity != process:
                 self._gone[process] = self._members.pop(process)
             else:
                 member.update(stat, self._system, now)
-        return tuple(self._members.values())
+        return Scan(now, tuple(self._members.values()))
 
 
 _families: weakref.WeakValueDictionary[Identity, Family] = weakref.WeakValueDictionary()

@@ -13,7 +13,7 @@ from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Readi
 from vllm_startup._redact import redact_command
 from vllm_startup._roles import TITLE_PREFIX
 from vllm_startup.probes._exits import Exit, ExitWatch, Watched
-from vllm_startup.probes._family import Member, family_of
+from vllm_startup.probes._family import Member, Scan, family_of
 from vllm_startup.probes._system import Stat, System, existing, exists, this_system
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class ProcessProbe:
         self._ended: set[Watched] = set()
         self._exits: list[Reading] = []
         self._error: BaseException | None = None
-        self._scanning: asyncio.Future[tuple[Member, ...]] | None = None
+        self._scanning: asyncio.Future[Scan] | None = None
         self._scan_at = float("-inf")
         self._scan_age_s = _DISCOVERY_S / 2
         self._scan_ourselves = True
@@ -258,9 +258,8 @@ class ProcessProbe:
         if self._family is None or self._scanning is not None or now < self._scan_at:
             return
         latest = None if self._scan_ourselves else self._family.latest
-        if latest is not None and latest[0] + _DISCOVERY_S > now:
-            self._scan_at = latest[0] + _DISCOVERY_S
-            self._choose(latest[1])
+        if latest is not None and latest.at + _DISCOVERY_S > now:
+            self._choose(latest)
             return
         scan = partial(self._family.scan, max_age_s=self._scan_age_s)
         try:
@@ -270,7 +269,7 @@ class ProcessProbe:
         self._scan_at, self._scan_ourselves = now + _DISCOVERY_S, False
         self._scanning.add_done_callback(partial(self._on_scan, root_told=self._root_told))
 
-    def _on_scan(self, scanning: asyncio.Future[tuple[Member, ...]], *, root_told: bool) -> None:
+    def _on_scan(self, scanning: asyncio.Future[Scan], *, root_told: bool) -> None:
         self._scanning = None
         self._error = None if scanning.cancelled() else scanning.exception()
         if self._closed or scanning.cancelled():
@@ -280,17 +279,17 @@ class ProcessProbe:
             self._finished = root_told and len(self._watch) == 0
         self._wake.set()
 
-    def _choose(self, members: tuple[Member, ...]) -> None:
-        now = time.monotonic()
-        self._scan_age_s = _DISCOVERY_S / 2
-        present = {Watched(member.process.pid, member.process): member for member in members}
+    def _choose(self, scan: Scan) -> None:
+        if not self._scan_ourselves:  # else somebody ended meanwhile, and another look is due at once
+            self._scan_at, self._scan_age_s = scan.at + _DISCOVERY_S, _DISCOVERY_S / 2
+        present = {Watched(member.process.pid, member.process): member for member in scan.members}
         for watched, member in present.items():
             if watched in self._watch:
                 self._names[watched] = member.name
-            elif watched not in self._ended and worth_telling(member, now):
+            elif watched not in self._ended and worth_telling(member, scan.at):
                 self._names[watched] = member.name
                 self._watch.add(watched)
-                self._scan_at, self._scan_age_s = now + _SIBLINGS_S, _SIBLINGS_S / 2
+                self._scan_at, self._scan_age_s = time.monotonic() + _SIBLINGS_S, _SIBLINGS_S / 2
                 self._scan_ourselves = True
         self._ended &= {self._root, *present}
 

@@ -80,7 +80,7 @@ class TreeProbe:
         self._runner.close()
 
     def _read(self, family: Family) -> ProcessTree:
-        members = family.scan(max_age_s=self.interval_s / 2)
+        members = family.scan(max_age_s=self.interval_s / 2).members
         samples = (self._sample(member.name, member.stat) for member in members if member.stat is not None)
         return ProcessTree(root=self._pid, processes=tuple(samples))
 
