@@ -17,7 +17,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from launching import Tree, eventually, read
+from trees import Tree, eventually, read
 
 from vllm_startup import PhaseEntered, StartupError, StartupStalled, causes, launch
 from vllm_startup._demo.demo import demo, demo_timeouts

@@ -54,12 +54,7 @@ LAYERS: list[set[str]] = [
         "_arguments",
         "_blocking",
         "_clock",
-        "_end_tree",
-        "_forwarding",
-        "_left_sockets",
-        "_output",
         "_sync",
-        "_terminal",
         "_url",
     },
     {"_log"},
@@ -73,17 +68,14 @@ LAYERS: list[set[str]] = [
         "_diagnosing",
         "_drift",
         "_exceptions",
-        "_gpu_release",
-        "_guarded",
-        "_guardian",
         "_hooks",
         "_recording",
         "probes",
     },
     {"_turn", "targets"},
     {"_startup"},
-    {"_running", "_server", "_wait"},
-    {"_launch"},
+    {"_wait"},
+    {"_launching"},
     {"_demo"},
     {"testing"},
     {"_cli", "pytest_plugin"},
@@ -180,6 +172,14 @@ def test_probes_know_readings_only() -> None:
         assert used <= allowed, f"{path.name} imports {used - allowed}"
 
 
+def test_the_guardian_imports_next_to_nothing() -> None:
+    """It lives as long as its server, and every megabyte and wake-up of it with that."""
+    light = ("vllm_startup._launching.end_tree", "vllm_startup._launching.left_sockets")
+    for name in ("guardian", "end_tree", "left_sockets"):
+        ours = {module for module in imports(PACKAGE / "_launching" / f"{name}.py") if room(module)}
+        assert {module for module in ours if not module.startswith(light)} == set(), name
+
+
 def test_the_pump_alone_makes_tasks_for_a_watch() -> None:
     """Probes may need tasks of their own; the command line and a launch are callers like any other."""
     makers = {
@@ -189,7 +189,7 @@ def test_the_pump_alone_makes_tasks_for_a_watch() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith(("create_task", "ensure_future", "TaskGroup"))
     }
-    callers = ("probes/", "targets/", "_cli/", "_gpu_release.py", "_launch.py", "_running.py", "_server.py")
+    callers = ("probes/", "targets/", "_cli/", "_launching/")
     assert {maker for maker in makers if not maker.startswith(callers)} == {"_startup.py"}
 
 

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
         Warned,
     )
     from vllm_startup._exceptions import StartupError, StartupStalled, StartupTimeout
-    from vllm_startup._guarded import LeftProcess, ServerProcess
-    from vllm_startup._launch import Launch, TreeEndError, launch
+    from vllm_startup._launching.guarded import LeftProcess, ServerProcess
+    from vllm_startup._launching.launch import Launch, TreeEndError, launch
+    from vllm_startup._launching.server import Server
     from vllm_startup._log.lines import Line
     from vllm_startup._machine.reporting import Status
     from vllm_startup._phases import Phase
     from vllm_startup._report import StartupReport
     from vllm_startup._rules import Advance, Progress, Rule
-    from vllm_startup._server import Server
     from vllm_startup._startup import Startup
     from vllm_startup._timeouts import Timeouts
     from vllm_startup._versions import __version__
@@ -100,15 +100,15 @@ _HOMES = {
         "_events",
     ),
     **dict.fromkeys(("StartupError", "StartupStalled", "StartupTimeout"), "_exceptions"),
-    **dict.fromkeys(("LeftProcess", "ServerProcess"), "_guarded"),
-    **dict.fromkeys(("Launch", "TreeEndError", "launch"), "_launch"),
+    **dict.fromkeys(("LeftProcess", "ServerProcess"), "_launching.guarded"),
+    **dict.fromkeys(("Launch", "TreeEndError", "launch"), "_launching.launch"),
     "Line": "_log.lines",
     "Status": "_machine.reporting",
     "Phase": "_phases",
     "Probe": "probes._protocol",
     "StartupReport": "_report",
     **dict.fromkeys(("Advance", "Progress", "Rule"), "_rules"),
-    "Server": "_server",
+    "Server": "_launching.server",
     "Startup": "_startup",
     "Timeouts": "_timeouts",
     "__version__": "_versions",

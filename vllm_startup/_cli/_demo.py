@@ -18,9 +18,9 @@ from vllm_startup._cli._telling import Telling
 from vllm_startup._demo.settings import SCENARIOS, VERSIONS
 from vllm_startup._events import Event, Warned
 from vllm_startup._exceptions import StartupError
+from vllm_startup._launching.server import Server
 from vllm_startup._machine.reporting import Status
 from vllm_startup._report import StartupReport
-from vllm_startup._server import Server
 
 DESCRIPTION: Final = """\
 Start a simulated vLLM server and watch it with the very code that watches a real one: a tree of

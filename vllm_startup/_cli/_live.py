@@ -17,7 +17,7 @@ from functools import cache
 from typing import Final
 from unicodedata import east_asian_width
 
-from vllm_startup._forwarding import write_all
+from vllm_startup._launching.forwarding import write_all
 
 # DECSC and DECRC save and restore the cursor; IND goes down and scrolls at the bottom, in the same column.
 _SAVE, _RESTORE, _DOWN = b"\x1b7", b"\x1b8", b"\x1bD"

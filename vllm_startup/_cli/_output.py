@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Final, TextIO
 
-from vllm_startup._forwarding import write_all
+from vllm_startup._launching.forwarding import write_all
 from vllm_startup._report import AttemptReport, StartupReport
 from vllm_startup._text import clean
 from vllm_startup.causes import Cause, Evidence

@@ -17,7 +17,7 @@ from vllm_startup._cli import _output
 from vllm_startup._cli._layout import Style, block
 from vllm_startup._cli._live import Block, columns_of
 from vllm_startup._cli._output import clean
-from vllm_startup._forwarding import write_all
+from vllm_startup._launching.forwarding import write_all
 from vllm_startup._machine.reporting import Status
 
 HEARTBEAT_S: Final = 30.0

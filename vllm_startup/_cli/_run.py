@@ -19,9 +19,9 @@ from vllm_startup._cli._progress import PlainProgress, Progress, SilentProgress,
 from vllm_startup._cli._status import OF_OUTCOME, Exit, UsageError
 from vllm_startup._cli._telling import Telling
 from vllm_startup._exceptions import StartupError
+from vllm_startup._launching.running import Running, exit_status, open_standard_streams
+from vllm_startup._launching.server import Server, Wish
 from vllm_startup._report import StartupReport
-from vllm_startup._running import Running, exit_status, open_standard_streams
-from vllm_startup._server import Server, Wish
 from vllm_startup._startup import Startup
 from vllm_startup._timeouts import Timeouts
 from vllm_startup._wait import LogSource

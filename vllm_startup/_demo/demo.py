@@ -7,7 +7,7 @@ from collections.abc import Callable
 from vllm_startup._demo.command import simulated_server
 from vllm_startup._demo.settings import VERSIONS, Scenario
 from vllm_startup._events import Event
-from vllm_startup._launch import Launch, launch
+from vllm_startup._launching.launch import Launch, launch
 from vllm_startup._timeouts import Timeouts
 
 _TOTAL_S = 60.0  # four times what a demonstration takes; a machine may be slow

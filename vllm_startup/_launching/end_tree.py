@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from vllm_startup._left_sockets import LeftSockets
+from vllm_startup._launching.left_sockets import LeftSockets
 
 KILL_AFTER_S: Final = 8.0
 """From SIGTERM to SIGKILL. A ready vLLM ends in 1 to 5 s; an engine that initialises ignores SIGTERM."""

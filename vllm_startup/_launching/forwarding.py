@@ -9,7 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from vllm_startup._output import OutputTail
+from vllm_startup._launching.output import OutputTail
 
 Write = Callable[[int, bytes], None]
 """Writes all of some bytes to a file descriptor, however long that takes."""

@@ -14,15 +14,15 @@ import attrs
 
 from vllm_startup._arguments import parse_command
 from vllm_startup._clock import Clock
-from vllm_startup._end_tree import KILL_AFTER_S
 from vllm_startup._events import Event
-from vllm_startup._gpu_release import GpuRelease
-from vllm_startup._guarded import Guarded, LeftProcess, describe
-from vllm_startup._output import OutputTail
+from vllm_startup._launching.end_tree import KILL_AFTER_S
+from vllm_startup._launching.gpu_release import GpuRelease
+from vllm_startup._launching.guarded import Guarded, LeftProcess, describe
+from vllm_startup._launching.output import OutputTail
+from vllm_startup._launching.server import Server, Wish
 from vllm_startup._readings import Tier
 from vllm_startup._report import Baseline
 from vllm_startup._rules import Rule
-from vllm_startup._server import Server, Wish
 from vllm_startup._startup import Startup
 from vllm_startup._wait import DEFAULT_URL, LogSource, watch
 from vllm_startup.probes._protocol import Probe

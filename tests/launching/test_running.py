@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from launching import ESCAPE, PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians
+from trees import ESCAPE, PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians
 
-from vllm_startup._running import Running, _reap, exit_status
+from vllm_startup._launching.running import Running, _reap, exit_status
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX processes")
 

@@ -1,6 +1,6 @@
 """The server's parent: a small process that ends the whole tree when it is told to, or when we are gone.
 
-It is run by its path (``python -I -S _guardian.py FD ASKED PARENT``) and imports next to nothing: 12 MB of
+It is run by its path (``python -I -S guardian.py FD ASKED PARENT``) and imports next to nothing: 12 MB of
 memory of which 6 are its own, 45 ms until the server's program begins, and not one wake-up while it lives.
 
 Why a process of its own. ``PR_SET_PDEATHSIG`` would kill the server when we die, but the server alone
@@ -33,9 +33,9 @@ from typing import Final
 
 if __name__ == "__main__":
     # Last, so that nothing of the packages there stands before the standard library.
-    sys.path.append(__file__.rpartition("/")[0].rpartition("/")[0])
+    sys.path.append(__file__.rsplit("/", 3)[0])
 
-from vllm_startup._end_tree import (
+from vllm_startup._launching.end_tree import (
     GIVE_UP_S,
     PAUSE_S,
     Process,

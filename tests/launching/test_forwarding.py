@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from vllm_startup._forwarding import Forwarder, Tap, write_all
+from vllm_startup._launching.forwarding import Forwarder, Tap, write_all
 
 
 async def all_of(tap: Tap) -> bytes:

@@ -19,11 +19,11 @@ from typing import IO, Final, Self
 import attrs
 
 from vllm_startup._blocking import BlockingRunner
-from vllm_startup._end_tree import GIVE_UP_S, Process, end_tree, living, read_process
+from vllm_startup._launching.end_tree import GIVE_UP_S, Process, end_tree, living, read_process
 
 _log = logging.getLogger("vllm_startup")
 
-_GUARDIAN: Final = Path(__file__).with_name("_guardian.py")
+_GUARDIAN: Final = Path(__file__).with_name("guardian.py")
 _SPARE_S: Final = 5.0  # what the guardian may take beyond the bounds that it keeps itself
 _LEAVE_S: Final = 2.0  # from the last word of the guardian to its end: some ms
 _POLL_S: Final = 0.1

@@ -18,11 +18,11 @@ from typing import Any
 
 import attrs
 import pytest
-from launching import PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians, read
+from trees import PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians, read
 
 from vllm_startup import PhaseEntered, StartupError, StartupStalled, Timeouts, causes
-from vllm_startup._launch import Launch, launch
-from vllm_startup._output import OutputTail
+from vllm_startup._launching.launch import Launch, launch
+from vllm_startup._launching.output import OutputTail
 from vllm_startup._readings import GpuMemory, GpuSample, Reading
 from vllm_startup.testing import simulated_server
 
@@ -462,8 +462,8 @@ async def test_one_waiter_that_is_cancelled_leaves_the_others_alone() -> None:
 
 CALLER = """
 import asyncio, os, sys, time
-from launching import PYTHON, STUBBORN, SLEEP
-from vllm_startup._launch import launch
+from trees import PYTHON, STUBBORN, SLEEP
+from vllm_startup._launching.launch import launch
 
 async def main():
     async with launch([*PYTHON, STUBBORN + SLEEP], log=sys.argv[1], kill_after=0.3) as server:
@@ -489,7 +489,7 @@ class Caller:
         self.process = subprocess.Popen(
             [sys.executable, "-c", CALLER, str(log), what],
             env=self.tree.env,
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[1],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -621,7 +621,7 @@ async def test_gpu_memory_that_does_not_come_back_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr("vllm_startup._gpu_release._POLL_S", 0.001)
+    monkeypatch.setattr("vllm_startup._launching.gpu_release._POLL_S", 0.001)
     plan = launch(["sleep", "600"]).plan
     async with Launch(attrs.evolve(plan, gpus=Gpus(*used_gib))):
         await asyncio.sleep(0.01)

@@ -16,12 +16,12 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from vllm_startup._end_tree import KILL_AFTER_S
-from vllm_startup._forwarding import Forwarder, Tap, Write, write_all
-from vllm_startup._guarded import Guarded, LeftProcess, ServerProcess
+from vllm_startup._launching.end_tree import KILL_AFTER_S
+from vllm_startup._launching.forwarding import Forwarder, Tap, Write, write_all
+from vllm_startup._launching.guarded import Guarded, LeftProcess, ServerProcess
 
 if TYPE_CHECKING:
-    from vllm_startup._terminal import Terminal
+    from vllm_startup._launching.terminal import Terminal
 
 _FORWARDED: Final = (
     signal.SIGTERM,
@@ -195,7 +195,7 @@ class Running:
         return stdin, output, output if together else self._pipe(2, theirs)
 
     def _open_terminal(self, tty: list[bool], theirs: list[int]) -> int:
-        from vllm_startup._terminal import Terminal
+        from vllm_startup._launching.terminal import Terminal
 
         self._terminal = Terminal(tty.index(True), 0 if tty[0] else None)
         theirs.append(self._terminal.slave)
@@ -318,7 +318,7 @@ def open_standard_streams() -> None:
 
 def _of_terminal() -> bool:
     """Whether we are in a terminal's foreground, so that its keys' signals come to us."""
-    from vllm_startup._terminal import in_foreground
+    from vllm_startup._launching.terminal import in_foreground
 
     try:
         terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)

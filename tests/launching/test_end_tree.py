@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from launching import ESCAPE, FORK_ON, PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians, read
+from trees import ESCAPE, FORK_ON, PYTHON, SLEEP, STUBBORN, Tree, eventually, guardians, read
 
-from vllm_startup._end_tree import Process, end_tree, living, read_process, send
-from vllm_startup._guarded import Guarded, LeftProcess
-from vllm_startup._launch import Launch, TreeEndError, launch
+from vllm_startup._launching.end_tree import Process, end_tree, living, read_process, send
+from vllm_startup._launching.guarded import Guarded, LeftProcess
+from vllm_startup._launching.launch import Launch, TreeEndError, launch
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whole trees are ended on Linux")
 

@@ -80,7 +80,7 @@ def guardians(parent: int) -> list[int]:
     """The guardians that a process has."""
     found = []
     for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and b"_guardian.py" in read(entry / "cmdline"):
+        if entry.name.isdigit() and b"guardian.py" in read(entry / "cmdline"):
             fields = read(entry / "stat").rpartition(b")")[2].split()
             if fields and int(fields[1]) == parent and fields[0] != b"Z":
                 found.append(int(entry.name))

@@ -13,7 +13,7 @@ import attrs
 from vllm_startup._arguments import url_of_process
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._events import Event
-from vllm_startup._guarded import ServerProcess
+from vllm_startup._launching.guarded import ServerProcess
 from vllm_startup._machine.reporting import Status
 from vllm_startup._readings import Tier
 from vllm_startup._report import StartupReport
