@@ -12,6 +12,20 @@ from vllm_startup import pytest_plugin
 pytest_plugins = ["pytester"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--real-all", action="store_true", help="with a real vLLM: every way out of a launch in every phase"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--real-all"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("real_all")]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Load the plugin where the package was not installed with its entry points."""
     if not config.pluginmanager.is_registered(pytest_plugin):

@@ -48,19 +48,19 @@ class Tree:
     """The processes of one launch, told by a variable in their environment, wherever they went."""
 
     def __init__(self) -> None:
-        self._mark = f"LAUNCH_TEST={uuid.uuid4()}"
+        self.mark = {"LAUNCH_TEST": str(uuid.uuid4())}
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment to launch with."""
-        name, _, value = self._mark.partition("=")
-        return {**os.environ, name: value}
+        """The environment to launch with: ours, and the mark."""
+        return {**os.environ, **self.mark}
 
     def alive(self) -> dict[int, str]:
         """The living processes and their command lines."""
         found: dict[int, str] = {}
+        [mark] = (f"{name}={value}".encode() for name, value in self.mark.items())
         for entry in Path("/proc").iterdir():
-            mine = entry.name.isdigit() and self._mark.encode() in read(entry / "environ").split(b"\0")
+            mine = entry.name.isdigit() and mark in read(entry / "environ").split(b"\0")
             if mine and read(entry / "stat").rpartition(b")")[2].split()[:1] != [b"Z"]:
                 found[int(entry.name)] = (
                     read(entry / "cmdline").replace(b"\0", b" ").decode("utf-8", "replace")

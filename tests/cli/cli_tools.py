@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import socket
 import sys
 from collections.abc import Awaitable, Callable
@@ -26,6 +28,26 @@ FAILED = [
         "ValueError: No available memory for the cache blocks.",
     )
 ]
+
+
+PYTHON = (sys.executable, "-I", "-S", "-c")
+"""A Python that starts in some 15 ms."""
+
+TELLS = """
+import os, signal, sys, time
+def tell(number, frame):
+    os.write(1, signal.Signals(number).name.encode() + b"\\n")
+    if number == signal.SIGTERM:
+        sys.exit(7)
+for name in sys.argv[1].split():
+    signal.signal(getattr(signal, name), tell)
+os.write(1, ("terminals %s\\n" % [os.isatty(fd) for fd in (0, 1, 2)]).encode())
+if os.isatty(1):
+    os.write(1, ("size %s %s\\n" % tuple(os.get_terminal_size(1))).encode())
+while True:
+    time.sleep(0.05)
+"""
+"""A program that says which signals it gets, and ends with 7 at SIGTERM."""
 
 
 @attrs.frozen
@@ -59,10 +81,27 @@ Serve = Callable[..., Awaitable[Server]]
 """Starts a fake server: its lines, then what it does; see the fixture ``serve``."""
 
 
+SERVER = Path(__file__).with_name("fake_server.py")
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def unstamped(text: str) -> str:
+    """Lines without their times, which the fake server sets to now."""
+    return re.sub(r"\d\d-\d\d \d\d:\d\d:\d\d", "-", text)
+
+
+def serving(
+    lines: list[str], *, port: int | None = None, hold: bool = False, status: int | None = None
+) -> list[str]:
+    """The command of a fake server; it listens where there is a port, and ends where there is a status."""
+    script = json.dumps({"hold": hold, "lines": lines, "listen": port is not None, "exit": status})
+    address = port if port is not None else free_port()
+    return [sys.executable, str(SERVER), script, "vllm", "serve", "tiny", "--port", str(address)]
 
 
 def words_of(*arguments: str) -> list[str]:

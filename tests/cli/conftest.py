@@ -3,10 +3,11 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from cli_terminal import Terminal
 from cli_tools import Serve, Server, free_port
 
 SERVER = Path(__file__).with_name("fake_server.py")
@@ -35,3 +36,17 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
         if server.process.returncode is None:
             server.process.kill()
         await server.process.wait()
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    """Opens terminals, each with a command; they are closed with the test."""
+    made: list[Terminal] = []
+
+    def make(*command: str, **environ: str) -> Terminal:
+        made.append(Terminal(*command, **environ))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

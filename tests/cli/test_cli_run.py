@@ -3,44 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
 import json
-import os
-import pty
 import re
-import select
 import signal
-import struct
 import subprocess
 import sys
-import termios
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from cli_tools import BANNER, ENGINE, FAILED, UP, Result, free_port, run, words_of
-
-SHELL = Path(__file__).with_name("tiny_shell.py")
-SERVER = Path(__file__).with_name("fake_server.py")
-PYTHON = (sys.executable, "-I", "-S", "-c")
-
-TELLS = """
-import os, signal, sys, time
-def tell(number, frame):
-    os.write(1, signal.Signals(number).name.encode() + b"\\n")
-    if number == signal.SIGTERM:
-        sys.exit(7)
-for name in sys.argv[1].split():
-    signal.signal(getattr(signal, name), tell)
-os.write(1, ("terminals %s\\n" % [os.isatty(fd) for fd in (0, 1, 2)]).encode())
-if os.isatty(1):
-    os.write(1, ("size %s %s\\n" % tuple(os.get_terminal_size(1))).encode())
-while True:
-    time.sleep(0.05)
-"""
-"""A program that says which signals it gets, and ends with 7 at SIGTERM."""
+from cli_tools import (
+    BANNER,
+    ENGINE,
+    FAILED,
+    PYTHON,
+    TELLS,
+    UP,
+    Result,
+    free_port,
+    run,
+    serving,
+    unstamped,
+    words_of,
+)
 
 STUBBORN = """
 import os, signal, time
@@ -48,15 +35,6 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 os.write(1, b"ready\\n")
 time.sleep(600)
 """
-
-
-def serving(
-    lines: list[str], *, port: int | None = None, hold: bool = False, status: int | None = None
-) -> list[str]:
-    """The command of a fake server; it listens where there is a port, and ends where there is a status."""
-    script = json.dumps({"hold": hold, "lines": lines, "listen": port is not None, "exit": status})
-    address = port if port is not None else free_port()
-    return [sys.executable, str(SERVER), script, "vllm", "serve", "tiny", "--port", str(address)]
 
 
 Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
@@ -80,11 +58,6 @@ async def start() -> AsyncIterator[Start]:
         if process.returncode is None:
             process.kill()  # its guardian ends the rest
         await process.wait()
-
-
-def unstamped(text: str) -> str:
-    """Lines without their times, which the fake server sets to now."""
-    return re.sub(r"\d\d-\d\d \d\d:\d\d:\d\d", "-", text)
 
 
 async def line_of(process: asyncio.subprocess.Process) -> str:
@@ -384,139 +357,3 @@ async def test_our_own_sudden_death_ends_the_tree(start: Start) -> None:
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         await asyncio.sleep(0.02)
     assert not Path(f"/proc/{pid}").exists()
-
-
-# --- terminals ----------------------------------------------------------------------------------
-
-
-class Terminal:
-    """A terminal with a tiny shell, in which one command runs."""
-
-    def __init__(self, *command: str, **environ: str) -> None:
-        self._ours, theirs = pty.openpty()
-        self.resize(80, 24)
-        without = {name: value for name, value in os.environ.items() if name not in ("CI", "NO_COLOR")}
-        self._shell = subprocess.Popen(
-            [sys.executable, str(SHELL), *command], stdin=theirs, stdout=theirs, stderr=theirs,
-            start_new_session=True, env={**without, "TERM": "xterm-256color", **environ},
-        )  # fmt: skip
-        os.close(theirs)
-        self.seen = b""
-
-    def resize(self, columns: int, rows: int) -> None:
-        fcntl.ioctl(self._ours, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-    def type(self, keys: bytes) -> None:
-        os.write(self._ours, keys)
-
-    def until(self, text: bytes, within: float = 20.0) -> str:
-        """Read until a text is there; return what stood before it, and forget that."""
-        deadline = time.monotonic() + within
-        while text not in self.seen:
-            ready, _, _ = select.select([self._ours], [], [], max(0.0, deadline - time.monotonic()))
-            assert ready, f"{text!r} does not come: {self.seen!r}"
-            try:
-                self.seen += os.read(self._ours, 65536)
-            except OSError:
-                pytest.fail(f"the terminal is closed without {text!r}: {self.seen!r}")
-        before, _, self.seen = self.seen.partition(text)
-        return before.decode()
-
-    def close(self) -> None:
-        if self._shell.poll() is None:
-            os.killpg(self._shell.pid, signal.SIGKILL)
-        os.close(self._ours)  # hangs up: whatever is left in it gets SIGHUP
-        self._shell.wait(10)
-
-
-@pytest.fixture
-def terminal() -> Iterator[Callable[..., Terminal]]:
-    made: list[Terminal] = []
-
-    def make(*command: str, **environ: str) -> Terminal:
-        made.append(Terminal(*command, **environ))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
-def test_ctrl_c_reaches_the_command_once(terminal: Callable[..., Terminal]) -> None:
-    shown = terminal(*words_of("run", "--", *PYTHON, TELLS, "SIGINT SIGTERM"))
-    shown.until(b"terminals [True, False, False]\r\n")
-
-    shown.type(b"\x03")
-    shown.until(b"SIGINT\r\n")
-    time.sleep(0.2)
-    shown.type(b"\x03")
-    assert shown.until(b"SIGINT\r\n").strip("^C") == ""
-
-
-@pytest.mark.parametrize("options", [[], ["--tty"], ["--progress"], ["--tty", "--progress"]])
-def test_ctrl_z_stops_and_it_goes_on(terminal: Callable[..., Terminal], options: list[str]) -> None:
-    shown = terminal(*words_of("run", *options, "--", *PYTHON, TELLS, "SIGCONT SIGTERM SIGINT"))
-    shown.until(b"terminals ")
-
-    shown.type(b"\x1a")
-    shown.until(b"[stopped by 20, terminal as before]")
-    shown.type(b"\n")
-    shown.until(b"SIGCONT\r\n")
-
-    shown.type(b"\x03")  # it has the terminal again
-    shown.until(b"SIGINT\r\n")
-
-
-def test_a_terminal_stays_a_terminal(terminal: Callable[..., Terminal]) -> None:
-    shown = terminal(*words_of("run", "--tty", "--", *PYTHON, TELLS, "SIGWINCH SIGTERM SIGINT"))
-    shown.until(b"terminals [True, True, True]\r\n")
-    shown.until(b"size 80 24\r\n")
-
-    shown.resize(100, 30)
-    shown.until(b"SIGWINCH\r\n")
-    shown.type(b"\x03")
-    assert "SIGWINCH" not in shown.until(b"SIGINT\r\n")  # once
-
-
-def test_keys_reach_a_command_with_a_terminal(terminal: Callable[..., Terminal]) -> None:
-    program = "import sys; print('got', input('prompt> ')); sys.exit(5)"
-    shown = terminal(*words_of("run", "--tty", "--", sys.executable, "-c", program))
-    shown.until(b"prompt> ")
-    shown.type(b"hello\r")
-
-    assert shown.until(b"got hello\r\n") == "hello\r\n"  # echoed once
-    shown.until(b"[exit 5, terminal as before]")
-
-
-def test_no_terminal_where_there_is_none() -> None:
-    found = subprocess.run(
-        words_of("run", "--tty", "--", *PYTHON, "import os; os._exit(10 + os.isatty(1))"),
-        stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=30,
-    )  # fmt: skip
-
-    assert found.returncode == 10
-
-
-def test_output_scrolls_above_the_block_and_nothing_of_it_is_left(terminal: Callable[..., Terminal]) -> None:
-    pyte = pytest.importorskip("pyte")
-    shown = terminal(*words_of("run", "--progress", "--timeout", "2", "--", *serving([BANNER, "bar: 10%"])))
-    written = shown.until(b"[exit 124, terminal as before]")
-    screen = pyte.Screen(80, 24)
-    stream = pyte.Stream(screen)
-    before, _, after = written.partition("vllm-startup: timed out")
-
-    stream.feed(before)
-    lines = [line.rstrip() for line in screen.display]
-    assert "reading its configuration" in written  # it was there
-    assert unstamped("".join(lines[:2])) == unstamped(BANNER)
-    assert [line for line in lines[2:] if line and not line.startswith((" ", "vllm-startup: "))] == [
-        "bar: 10%"
-    ]
-    assert "\x1b" not in after
-
-
-@pytest.mark.parametrize("environ", [{"TERM": "dumb"}, {"CI": "1"}])
-def test_no_block_where_it_would_disturb(terminal: Callable[..., Terminal], environ: dict[str, str]) -> None:
-    shown = terminal(*words_of("run", "--progress", "--", *PYTHON, "import os; os._exit(5)"), **environ)
-
-    assert "\x1b" not in shown.until(b"[exit 5")

@@ -18,6 +18,7 @@ from trees import ESCAPE, FORK_ON, PYTHON, SLEEP, STUBBORN, Tree, eventually, gu
 from vllm_startup._launching.end_tree import Process, end_tree, living, read_process, send
 from vllm_startup._launching.guarded import Guarded, LeftProcess
 from vllm_startup._launching.launch import Launch, TreeEndError, launch
+from vllm_startup._launching.left_files import LeftFiles, stores_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whole trees are ended on Linux")
 
@@ -146,6 +147,91 @@ listener.bind({str(path)!r})
     assert sorted(file.name for file in tmp_path.iterdir()) == ["ours"]
 
 
+async def test_sockets_with_vllms_names_that_nobody_has_any_more_are_removed(tmp_path: Path) -> None:
+    """Of a program that was gone before it was looked at, and closed them without removing them."""
+    name = "0d9dd2b5-51ab-4d0c-9b57-37a1e3b8b2e{}"
+    dead, living, old, other = (tmp_path / text for text in (*map(name.format, "012"), "socket"))
+    program = "import socket, sys\nfor path in sys.argv[1:]: socket.socket(socket.AF_UNIX).bind(path)"
+    command = [*PYTHON, program, str(dead), str(other)]
+    with socket.socket(socket.AF_UNIX) as somebody:
+        somebody.bind(str(old))
+    os.utime(old, (1, 1))
+    with socket.socket(socket.AF_UNIX) as somebody:
+        async with launch(command, env={"TMPDIR": str(tmp_path)}) as server:
+            assert await server.process.wait() == 0
+            somebody.bind(str(living))
+        assert [path.name for path in (dead, living, old, other) if path.exists()] == [
+            living.name, old.name, other.name,
+        ]  # fmt: skip
+
+
+STORE = "vllm_dist_0123456789abcdef0123456789abcdef"
+
+
+@pytest.mark.parametrize("piped", [False, True], ids=["log", "pipe"])
+async def test_a_store_that_the_output_names_is_removed(piped: bool, tmp_path: Path) -> None:
+    """A worker may name it when it is asked to end already, as one that initialises does not mind that."""
+    mine, others = tmp_path / STORE, tmp_path / STORE.replace("0", "f")
+    others.touch()
+    program = f"""
+import signal, time
+def go_on(*_):
+    open({str(mine)!r}, "w").close()
+    print("world_size=1 distributed_init_method=file://{mine} backend=gloo", flush=True)
+signal.signal(signal.SIGTERM, go_on)
+open({str(tmp_path / "begun")!r}, "w").close()
+while True:
+    time.sleep(600)
+"""
+    log = None if piped else tmp_path / "log"
+    async with launch([*PYTHON, program], log=log, kill_after=QUICKLY):
+        assert await asyncio.to_thread(eventually, (tmp_path / "begun").exists)
+    assert others.exists()
+    assert not mine.exists()
+
+
+async def test_a_store_is_removed_also_when_we_die_and_not_one_from_before(tmp_path: Path) -> None:
+    old, new = tmp_path / STORE, tmp_path / STORE.replace("0", "f")
+    old.touch()
+    os.utime(old, (1, 1))
+    program = STUBBORN + f"open({str(new)!r}, 'w').close()\n"
+    program += "".join(f"print('file://{path}', flush=True)\n" for path in (old, new)) + SLEEP
+    caller = (
+        "import asyncio, os, signal, sys\n"
+        "from trees import PYTHON\n"
+        "from vllm_startup import launch\n"
+        "async def main():\n"
+        "    async with launch([*PYTHON, sys.argv[1]], kill_after=0.2) as server:\n"
+        "        while not os.path.exists(sys.argv[2]): await asyncio.sleep(0.01)\n"
+        "        await asyncio.sleep(0.2)\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "asyncio.run(main())\n"
+    )
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", caller, program, str(new)), cwd=Path(__file__).parents[1]
+    )
+    assert await process.wait() == -signal.SIGKILL
+    assert await asyncio.to_thread(eventually, lambda: not new.exists())
+    assert old.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"distributed_init_method=file:///tmp/{STORE} backend=gloo", [f"/tmp/{STORE}"]),
+        (f"file:///a/{STORE}\nfile:///b/{STORE}", [f"/a/{STORE}", f"/b/{STORE}"]),
+        (f"file:///tmp/{STORE[:-1]}", []),
+        (f"file:///tmp/{STORE[:-1]}x", []),
+        (f"file:///tmp/my dir/{STORE}", []),
+        (f"file://tmp/{STORE}", []),
+        (f"/tmp/{STORE}", []),
+        ("tcp://127.0.0.1:29500", []),
+    ],
+)
+def test_which_stores_an_output_names(text: str, found: list[str]) -> None:
+    assert [path.decode() for path in stores_in(text.encode())] == found
+
+
 async def test_the_tree_ends_when_its_guardian_was_killed(tmp_path: Path) -> None:
     tree = Tree()
     log = tmp_path / "log"
@@ -217,7 +303,8 @@ def test_the_error_pickles() -> None:
 
 def test_it_gives_up_on_what_does_not_end() -> None:
     stuck = Process(pid=2**22, start=1, parent=1, session=1, zombie=False, name="stuck")
-    assert end_tree(lambda: [stuck], kill_after=0, give_up=0.05, finished=lambda _: False) == [stuck]
+    left = end_tree(lambda: [stuck], kill_after=0, give_up=0.05, finished=lambda _: False, files=LeftFiles(0))
+    assert left == [stuck]
 
 
 # --- who is who -----------------------------------------------------------------------------

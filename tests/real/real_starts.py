@@ -198,7 +198,7 @@ def bring_up(name: str, *, real: Path, place: Path, temporary: Path) -> Bringup:
             *(f"{real}/venv/bin/vllm", "serve", f"{real}/models/{start.model}", "--port", str(port)),
             *(argument.format(place=place) for argument in start.arguments),
         ]
-        environment = _environment(real, temporary) | {
+        environment = environment_of(real, temporary) | {
             key: value.format(place=place) for key, value in start.environment.items()
         }
         server = stack.enter_context(Server(command, environment=environment, port=port, place=place))
@@ -288,7 +288,7 @@ def watch_by_cli(server: Server, place: Path, options: list[str]) -> Watched:
     )
 
 
-def _environment(real: Path, temporary: Path) -> dict[str, str]:
+def environment_of(real: Path, temporary: Path) -> dict[str, str]:
     inherited = {key: os.environ[key] for key in ("HOME", "LANG", "LD_LIBRARY_PATH") if key in os.environ}
     return {
         **inherited,

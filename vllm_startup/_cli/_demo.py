@@ -62,12 +62,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Start it, and watch."""
-    interruption = Interruption()
     progress = progress_for(sys.stderr, os.environ)
+    interruption = Interruption(progress)
     with EventLines.open(options.events, json_report=options.json) as events:
         try:
             found = asyncio.run(_demonstrate(options, interruption, progress, events))
         except asyncio.CancelledError:
+            progress.close()
             _output.tell(interruption.words.rstrip())
             return Exit.INTERRUPTED if interruption.number is None else 128 + interruption.number
         finally:

@@ -62,6 +62,10 @@ class Block:
         """Write lines above the block, with the next drawing."""
         self._above.append(text.encode(errors="replace").replace(b"\n", b"\r\n") + b"\r\n")
 
+    def break_line(self) -> None:
+        """Begin a new line with what is written next: the terminal has echoed a key."""
+        self._above.insert(0, b"\r\n")
+
     def draw(self, lines: Lines) -> None:
         """Draw the block, unless the terminal is held (Ctrl-S): nobody may wait for it."""
         self._lines = lines

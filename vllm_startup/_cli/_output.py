@@ -18,7 +18,7 @@ from vllm_startup._report import AttemptReport, StartupReport
 from vllm_startup._text import clean
 from vllm_startup.causes import Cause, Evidence
 
-__all__ = ["OutputError", "clean", "end_screen", "say", "say_json", "tell", "width_of"]
+__all__ = ["OutputError", "clean", "cut", "end_screen", "say", "say_json", "tell", "width_of"]
 
 _WIDTH: Final = 80
 _WIDEST: Final = 120  # longer lines are hard to read
@@ -121,13 +121,18 @@ def end_screen(report: StartupReport, width: int = _WIDTH, *, warnings: bool = T
     if len(report.attempts) > 1:
         lines += ["", *_attempts(report.attempts, width)]
     if report.phases:
-        lines += ["", *(f"  {line}"[:width].rstrip() for line in report.timeline().splitlines())]
+        lines += ["", *(cut(f"  {line}", width) for line in report.timeline().splitlines())]
     if report.outcome == "unfinished" and report.last_progress is not None:
         progress = report.last_progress
-        lines += ["", f"  last progress at {progress.at_s:.1f} s: {clean(progress.what)}"[:width]]
+        lines += ["", cut(f"  last progress at {progress.at_s:.1f} s: {clean(progress.what)}", width)]
     if warnings and report.warnings:
         lines += ["", *_warnings(report, width)]
     return "\n".join(lines)
+
+
+def cut(line: str, width: int) -> str:
+    """A line that is no longer than ``width``, with a sign where it was cut."""
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _headline(report: StartupReport) -> str:
@@ -183,7 +188,7 @@ def _attempts(attempts: tuple[AttemptReport, ...], width: int) -> Iterator[str]:
     for number, attempt in enumerate(shown, start=hidden + 1):
         why = f": {attempt.cause.kind}" if attempt.cause is not None else ""
         text = f"{number:>5}  {attempt.outcome} in {attempt.phase} after {attempt.duration_s:.1f} s{why}"
-        yield text[:width]
+        yield cut(text, width)
 
 
 def _warnings(report: StartupReport, width: int) -> Iterable[str]:

@@ -16,7 +16,7 @@ from vllm_startup import _events as e
 from vllm_startup._cli import _output
 from vllm_startup._cli._layout import Style, block
 from vllm_startup._cli._live import Block, columns_of
-from vllm_startup._cli._output import clean
+from vllm_startup._cli._output import clean, cut
 from vllm_startup._launching.forwarding import write_all
 from vllm_startup._machine.reporting import Status
 
@@ -48,6 +48,10 @@ class Progress(Protocol):
 
     def say(self, text: str) -> None:
         """Write lines for people."""
+        ...
+
+    def break_line(self) -> None:
+        """Begin a new line with what is written next: the terminal has echoed a key."""
         ...
 
     def pass_on(self, fd: int, data: bytes) -> None:
@@ -109,6 +113,9 @@ class SilentProgress:
         """Write it."""
         _output.tell(f"{self._prefix}{text}")
 
+    def break_line(self) -> None:
+        """Nothing."""
+
     def pass_on(self, fd: int, data: bytes) -> None:
         """Write it."""
         write_all(fd, data)
@@ -162,7 +169,7 @@ class PlainProgress(SilentProgress):
     def status(self, status: Status) -> None:
         """Write it if nothing was written for a while."""
         if status.outcome is None and self._now() - self._told_at >= HEARTBEAT_S:
-            self._line(_cut(f"{_clock(status.elapsed_s)}  {clean(status.summary)}", self._width))
+            self._line(cut(f"{_clock(status.elapsed_s)}  {clean(status.summary)}", self._width))
 
     def say(self, text: str) -> None:
         """Write it."""
@@ -191,7 +198,7 @@ def lines_of(event: e.Event, width: int) -> list[str]:
     at = _clock(event.elapsed_s)
     if isinstance(event, e.PhaseEntered):
         because = event.because
-        return [_cut(f"{at}  {event.phase:<20} {clean(because.probe)}: {clean(because.text)}", width)]
+        return [cut(f"{at}  {event.phase:<20} {clean(because.probe)}: {clean(because.text)}", width)]
     text = _words(event)
     return textwrap.wrap(f"{at}  {text}", width, subsequent_indent=" " * _INDENT) if text else []
 
@@ -218,10 +225,6 @@ def _words(event: e.Event) -> str | None:
 
 def _clock(seconds: float) -> str:
     return f"{seconds:8.1f} s"
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 class LiveProgress:
@@ -253,6 +256,10 @@ class LiveProgress:
     def say(self, text: str) -> None:
         """Write lines above the block."""
         self._block.say(self._prefix + text)
+
+    def break_line(self) -> None:
+        """Begin a new line with what is written next."""
+        self._block.break_line()
 
     def pass_on(self, fd: int, data: bytes) -> None:
         """Write output: above the block, where it goes to a terminal."""

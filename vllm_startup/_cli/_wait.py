@@ -100,7 +100,7 @@ class _Wait:
 
     def __init__(self, startup: Startup, progress: Progress, events: EventLines) -> None:
         self.report: StartupReport | None = None
-        self.interruption = Interruption()
+        self.interruption = Interruption(progress)
         self._startup = startup
         self._progress = progress
         self._events = events

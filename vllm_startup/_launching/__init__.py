@@ -9,10 +9,10 @@ How the parts hold together::
       v
     guarded.Guarded  <── socket ──>  guardian        the server's parent, a process of its own
       ^                                end_tree.end_tree     TERM, then KILL, until nothing lives
-      │                                  left_sockets        what killed processes leave in $TMPDIR
+      │                                  left_files        what killed processes leave in $TMPDIR
     running.Running                      `run`: a command in our place, its signals and its end
          forwarding.Forwarder            its output, on the way to ours
          terminal.Terminal               its terminal, where ours is one
 
-`guardian`, `end_tree` and `left_sockets` run in the guardian too, and import next to nothing.
+`guardian`, `end_tree` and `left_files` run in the guardian too, and import next to nothing.
 """

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from vllm_startup._launching.left_sockets import LeftSockets
+from vllm_startup._launching.left_files import LeftFiles
 
 KILL_AFTER_S: Final = 8.0
 """From SIGTERM to SIGKILL. A ready vLLM ends in 1 to 5 s; an engine that initialises ignores SIGTERM."""
@@ -123,6 +123,7 @@ def end_tree(
     *,
     kill_after: float,
     finished: Callable[[list[Process]], bool],
+    files: LeftFiles,
     give_up: float = GIVE_UP_S,
     rest: Callable[[float], object] = time.sleep,
     kill_quickly: Callable[[], object] = lambda: None,
@@ -133,27 +134,27 @@ def end_tree(
         find: The living members.
         kill_after: Seconds from SIGTERM to SIGKILL.
         finished: Whether all is over, given what was found.
+        files: Takes the files of those that end, and removes them.
         give_up: Seconds from SIGKILL to the end of the attempt.
         rest: Sleep for so many seconds, or less.
         kill_quickly: Kills those that fork faster than they are found.
 
     Returns:
-        What could not be ended. The socket files of those that ended are removed.
+        What could not be ended.
     """
     began = time.monotonic()
     asked: set[tuple[int, int]] = set()
-    sockets = LeftSockets()
     while True:
         looked = time.monotonic()
         members = find()
         over = time.monotonic() - began - kill_after
         done = finished(members)
         if done or over >= give_up:
-            sockets.remove()
+            files.remove()
             return [] if done else members
         new = [member for member in members if (member.pid, member.start) not in asked]
         asked.update((member.pid, member.start) for member in new)
-        sockets.note(member.pid for member in (new if over < 0 else members))
+        files.note(member.pid for member in (new if over < 0 else members))
         if over < 0:
             _ask(new)
         else:

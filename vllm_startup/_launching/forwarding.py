@@ -34,11 +34,14 @@ class Tap:
     """A copy of what goes by, as one stream. Where it is read slowly its oldest part is lost, never time.
 
     Two streams come together line by line, so that none cuts the other's lines.
+
+    Args:
+        named: As for `OutputTail`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, named: Callable[[bytes], None] = lambda _: None) -> None:
         reading, writing = os.pipe()
-        self._tail = OutputTail(reading)
+        self._tail = OutputTail(reading, named)
         self._writing: int | None = writing
         self._closed = False
         self._lock = threading.Lock()

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ import attrs
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._launching.end_tree import GIVE_UP_S, Process, end_tree, living, read_process
+from vllm_startup._launching.left_files import LeftFiles, places_of
 
 _log = logging.getLogger("vllm_startup")
 
@@ -84,6 +86,7 @@ class Guarded:
         self.told = asyncio.Event()
         self._start = 0
         self._kill_after = 0.0
+        self._files = LeftFiles(0)
         self._guardian: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._text = b""
@@ -119,6 +122,8 @@ class Guarded:
             OSError: It cannot be started.
         """
         self._kill_after = kill_after
+        encoded = {os.fsencode(name): os.fsencode(value) for name, value in environ.items()}
+        self._files = LeftFiles(time.time(), places_of(encoded))
         ours, theirs = socket.socketpair()
         try:
             with theirs, _file_of(_request(command, environ, cwd, kill_after)) as request:
@@ -146,12 +151,23 @@ class Guarded:
 
     def say(self, line: str) -> None:
         """Tell the guardian something."""
-        if self._socket is None:
+        control = self._socket
+        if control is None:
             return
         try:
-            self._socket.send(f"{line}\n".encode())
+            control.send(os.fsencode(f"{line}\n"))
         except OSError:
             pass  # it is gone, and everything that it could do for us
+
+    def note_store(self, path: bytes) -> None:
+        """Note a store that the output names: the guardian reads logs, no pipes. From any thread."""
+        if self._files.note_store(path):
+            self.say(f"store {os.fsdecode(path)}")
+
+    def remove_files(self) -> None:
+        """Remove what was noted too late for the guardian; when all output of an ended tree was read."""
+        if self._left == []:
+            self._files.remove()
 
     async def end(self) -> list[LeftProcess]:
         """End the whole tree. A cancellation takes effect when that is done.
@@ -196,7 +212,9 @@ class Guarded:
             return []
         runner = BlockingRunner("vllm-startup end")
         done = asyncio.Event()
-        ending = runner.submit(partial(_end_session, self.process.pid, self._start, self._kill_after))
+        ending = runner.submit(
+            partial(_end_session, self.process.pid, self._start, self._kill_after, self._files)
+        )
         ending.add_done_callback(lambda _: done.set())
         await patience.wait(done, None)
         runner.close()
@@ -323,7 +341,7 @@ def _start_error(number: int, place: str, program: str, cwd: str | None) -> OSEr
     return OSError(number, f"the server cannot be started: {place}: {text}", name)
 
 
-def _end_session(leader: int, start: int, kill_after: float) -> list[Process]:
+def _end_session(leader: int, start: int, kill_after: float, files: LeftFiles) -> list[Process]:
     """End what is left of a session: the leader's descendants, and all that never left it."""
 
     def belongs(process: Process) -> bool:
@@ -339,4 +357,4 @@ def _end_session(leader: int, start: int, kill_after: float) -> list[Process]:
         empty = 0 if members else empty + 1
         return empty > 1
 
-    return end_tree(lambda: living(belongs), kill_after=kill_after, finished=finished)
+    return end_tree(lambda: living(belongs), kill_after=kill_after, finished=finished, files=files)

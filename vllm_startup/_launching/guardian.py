@@ -16,8 +16,9 @@ socket, is ``failed ERRNO PLACE`` or ``started PID START``; then come lines:
 
     to the guardian          from the guardian
     signal N                 exited STATUS       the server ended; wait(2)'s status
-    release                  gone                the whole tree has ended
-    end                      left PID NAME TAB…  these could not be ended
+    store PATH               gone                the whole tree has ended
+    release                  left PID NAME TAB…  these could not be ended
+    end
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import errno
 import os
 import select
 import signal
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -44,6 +46,7 @@ from vllm_startup._launching.end_tree import (
     processes,
     read_process,
 )
+from vllm_startup._launching.left_files import LeftFiles, places_of, stores_in_file
 
 _QUICK_LOOKS: Final = 200
 """At our own children in a row: 15 us each, faster than a process can fork again."""
@@ -72,6 +75,8 @@ class _Guardian:
         self._server = 0
         self._exited = False
         self._released = False
+        self._files = LeftFiles(0)
+        self._log = _readable(1)
 
     def run(self) -> None:
         """Start the server, and stay until it may be left or the tree has ended."""
@@ -97,6 +102,7 @@ class _Guardian:
         self._kill_after = float(kill_after)
         arguments, entries = rest[: int(count)], rest[int(count) :]
         environment = dict(entry.split(b"=", 1) for entry in entries)
+        self._files = LeftFiles(time.time(), places_of(environment))
         return arguments, environment, directory
 
     def _watch(self) -> None:
@@ -135,6 +141,8 @@ class _Guardian:
         word, _, value = line.partition(b" ")
         if word == b"release":
             self._released = True
+        elif word == b"store":
+            self._files.note_store(value)
         elif word == b"signal":
             try:
                 os.kill(self._server, int(value))  # ours and not reaped: its pid is nobody else's
@@ -147,6 +155,15 @@ class _Guardian:
 
     def _end(self, kill_after: float) -> None:
         me = os.getpid()
+
+        def finished(_: list[Process]) -> bool:
+            if self._reap():
+                return False
+            if self._log is not None:
+                for path in stores_in_file(*self._log):
+                    self._files.note_store(path)
+            return True
+
         if not _LINUX:
             left = self._end_group(kill_after)
         else:
@@ -155,7 +172,8 @@ class _Guardian:
                     process for process in living(lambda process: process.pid == me) if process.pid != me
                 ],
                 kill_after=kill_after,
-                finished=lambda _: not self._reap(),
+                finished=finished,
+                files=self._files,
                 rest=self._rest,
                 kill_quickly=self._kill_children,
             )
@@ -306,6 +324,17 @@ def _silence(*numbers: int) -> None:
     for number in numbers:
         os.dup2(null, number)
     os.close(null)
+
+
+def _readable(fd: int) -> tuple[int, int] | None:
+    """A descriptor to read a log with, and its end by now; None for what is no file."""
+    try:
+        found = os.fstat(fd)
+        if stat.S_ISREG(found.st_mode):
+            return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY), found.st_size
+    except OSError:
+        pass  # not ours to read, or no /proc
+    return None
 
 
 def _become_subreaper() -> None:

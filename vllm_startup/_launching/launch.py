@@ -212,7 +212,7 @@ class Launch:
             output = os.open(plan.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
         else:
             reading, output = os.pipe()
-            self._output = OutputTail(reading)
+            self._output = OutputTail(reading, self._guarded.note_store)
         try:
             process = await self._guarded.start(
                 plan.command, environ=plan.environ, cwd=plan.cwd, output=output, kill_after=plan.kill_after
@@ -236,6 +236,7 @@ class Launch:
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._gpus.aclose)
             if self._output is not None:
+                stack.callback(self._guarded.remove_files)
                 stack.callback(self._output.close)
             try:
                 if self._server is not None:

@@ -7,8 +7,10 @@ import contextlib
 import os
 import select
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Final
+
+from vllm_startup._launching.left_files import LONGEST_STORE, stores_in
 
 _KEPT_BYTES: Final = 4 * 1024 * 1024
 """The output of a long start is under 1 MB; what is older than this is of no use for a cause."""
@@ -25,10 +27,12 @@ class OutputTail:
 
     Args:
         fd: The reading end. It is closed in the end.
+        named: Called in the thread with each store (see `left_files`) that the output names.
     """
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, named: Callable[[bytes], None] = lambda _: None) -> None:
         self._fd = fd
+        self._named = named
         self._stop, self._stopper = os.pipe()
         self._lock = threading.Lock()
         self._kept = bytearray()
@@ -97,12 +101,15 @@ class OutputTail:
 
     def _keep(self, data: bytes) -> None:
         with self._lock:
+            before = bytes(self._kept[-LONGEST_STORE:])
             self._kept += data
             excess = len(self._kept) - _KEPT_BYTES
             if excess > _KEPT_BYTES // 4:  # seldom, as the rest is moved
                 del self._kept[:excess]
                 self._offset += excess
             self._wake()
+        for path in stores_in(before + data):
+            self._named(path)
 
     def _wake(self) -> None:
         for loop, arrived in self._followers:

@@ -74,7 +74,7 @@ class Running:
         self._resumed = resumed
         self._kill_after = kill_after
         self._guarded = Guarded()
-        self._tap = Tap()
+        self._tap = Tap(self._guarded.note_store)
         self._terminal: Terminal | None = None
         self._forwarders: list[Forwarder] = []
         self._forwarding = 0
@@ -160,6 +160,7 @@ class Running:
             if self._terminal is not None:
                 self._terminal.close()
             self._tap.close()
+            self._guarded.remove_files()
 
     # --- streams --------------------------------------------------------------------------
 
