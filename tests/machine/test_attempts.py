@@ -93,8 +93,28 @@ def test_a_new_banner_begins_a_new_attempt() -> None:
 
 
 def test_two_api_servers_of_one_start_are_one_attempt() -> None:
-    rows: list[Seen] = [(0, found()), (1, log(api(BANNER, pid=10))), (2, log(api(BANNER, pid=10)))]
+    rows: list[Seen] = [
+        (0, found()),
+        (1, log(engine(BANNER, name="ApiServer_0", pid=11))),
+        (2, log(engine(BANNER, name="ApiServer_1", pid=12))),
+    ]
     assert len(watch(rows).report.attempts) == 1
+
+
+def test_a_containers_next_start_has_the_same_pids_and_is_a_new_attempt() -> None:
+    start = (api(BANNER, pid=1), engine(INIT, pid=50), engine(LOAD, pid=50))
+    rows: list[Seen] = [(0, opened()), (0, log(*start, SERVED, *start, history=True))]
+    assert outcomes(watch(rows)) == [("ready", ""), ("unfinished", "")]
+
+
+def test_a_start_that_never_left_its_configuration_is_an_attempt_too() -> None:
+    rows: list[Seen] = [(0, opened()), (0, log(api(BANNER, pid=1), api(BANNER, pid=1), history=True))]
+    assert len(watch(rows).report.attempts) == 2
+
+
+def test_two_different_banners_of_one_process_are_one_start() -> None:
+    lines = (api("vLLM API server version 0.14.0", pid=1), api(BANNER, pid=1))
+    assert len(watch([(0, opened()), (0, log(*lines, history=True))]).report.attempts) == 1
 
 
 def test_a_supervisors_start_line_begins_a_new_attempt() -> None:

@@ -101,7 +101,7 @@ class Chronicle:
         if self._is_of_the_dead(line) and not _any_means(sightings, Means.START):
             self.attempts[-2].hear_late(line, at)
             return
-        if _any_means(sightings, Means.START) and self._starts_anew(attempt, line):
+        if _any_means(sightings, Means.START) and self._starts_anew(attempt, line, sightings):
             attempt = self._start_over(at)
         elif attempt.told.over and not _closing(sightings, line):
             if line.process is None and not _of_a_start(sightings):
@@ -126,17 +126,22 @@ class Chronicle:
             return False  # a container's pids begin anew with each start of it
         return line.pid in self.attempts[-2].pids and line.pid not in self.current.pids
 
-    def _starts_anew(self, attempt: Attempt, line: Line) -> bool:
+    def _starts_anew(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> bool:
         told = attempt.told
         if line.process == "systemd":
             return told.lines > 0
         if told.over:
             return True
-        return line.process in told.banners and (line.pid is None or told.banners[line.process] != line.pid)
+        if line.process not in told.banners:
+            return False
+        # A container's main process has the same pid each time, and prints each of its banners once.
+        again = not told.announced.isdisjoint(_announcements(line, sightings))
+        return again or line.pid is None or told.banners[line.process] != line.pid
 
     def _note_start(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> None:
         if line.process != "systemd" and _any_means(sightings, Means.START):
             attempt.told.banners.setdefault(line.process, line.pid)
+            attempt.told.announced |= _announcements(line, sightings)
 
     def _note_exit(self, attempt: Attempt, sightings: tuple[Sighting, ...]) -> None:
         for sighting in sightings:
@@ -172,6 +177,11 @@ def _any_means(sightings: tuple[Sighting, ...], means: Means) -> bool:
         if sighting.means is means:
             return True
     return False
+
+
+def _announcements(line: Line, sightings: tuple[Sighting, ...]) -> set[tuple[str | None, str]]:
+    """Who says by which line that it starts."""
+    return {(line.process, s.marker.name) for s in sightings if s.means is Means.START}
 
 
 def _of_a_start(sightings: tuple[Sighting, ...]) -> bool:

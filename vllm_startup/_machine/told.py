@@ -35,6 +35,7 @@ class Told:
         self.last_at: float | None = None
         self.only_history = True
         self.banners: dict[str | None, int | None] = {}
+        self.announced: set[tuple[str | None, str]] = set()
         self.over = False
         self.exit: tuple[int | None, int | None] | None = None
         self.served_at: float | None = None
