@@ -68,7 +68,20 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["wait", "--ca", "/nowhere/x"], "--ca '/nowhere/x' does not exist"),
         (["wait", "--verify", "--ca", "x"], "argument --ca: not allowed with argument --verify"),
         (["wait", "--tim", "5"], "unrecognized arguments: --tim"),
-        (["diagnose"], "the following arguments are required: FILE"),
+        (["diagnose"], "give the log: FILE, - for standard input, or --unit U"),
+        (
+            ["diagnose", "vllm.log", "--unit", "vllm"],
+            "--unit finds process and log by itself; leave FILE away",
+        ),
+        (
+            ["wait", "--unit", "vllm", "--pid", "1"],
+            "--unit finds process and log by itself; leave --pid away",
+        ),
+        (
+            ["wait", "--unit", "vllm", "--log", "x"],
+            "--unit finds process and log by itself; leave --log away",
+        ),
+        (["wait", "--user"], "--user says whose unit it is; name it with --unit"),
         (["diagnose", "/nowhere/x"], "FILE '/nowhere/x' cannot be read: No such file"),
         (["replay", "/nowhere/x"], "RECORDING '/nowhere/x' cannot be read: No such file"),
         (["nonsense"], "invalid choice: 'nonsense'"),

@@ -6,18 +6,19 @@ import argparse
 import sys
 from typing import Final
 
-from vllm_startup._cli import _output
+from vllm_startup._cli import _output, _targets
 from vllm_startup._cli._status import OF_OUTCOME, TABLE, UsageError
 from vllm_startup._report import StartupReport
 
 DESCRIPTION: Final = """\
 Say from a log how the newest start in it went: its phases, whether it was ready, and why not.
+The log is a file, or that of a server which something else runs.
 """
 EPILOG: Final = f"""\
 examples:
   vllm-startup diagnose vllm.log
   vllm-startup diagnose --json vllm.log | jq .cause
-  journalctl -u vllm -o short-iso | vllm-startup diagnose -
+  vllm-startup diagnose --unit vllm
   kubectl logs my-pod | vllm-startup diagnose -
 
 {TABLE}"""
@@ -25,13 +26,14 @@ examples:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("log", metavar="FILE", help="the log; - for standard input")
+    parser.add_argument("log", metavar="FILE", nargs="?", help="the log; - for standard input")
+    _targets.add_targets(parser.add_argument_group("instead of FILE"))
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
 
 
 def run(options: argparse.Namespace) -> int:
     """Read the log, and print what it says."""
-    found = _diagnosed(options.log)
+    found = _diagnosed(options)
     if options.json:
         _output.say_json(found.to_json(indent=2))
     else:
@@ -39,9 +41,18 @@ def run(options: argparse.Namespace) -> int:
     return OF_OUTCOME[found.outcome]
 
 
-def _diagnosed(log: str) -> StartupReport:
+def _diagnosed(options: argparse.Namespace) -> StartupReport:
     from vllm_startup._diagnosing import diagnose
 
+    try:
+        target = _targets.target_of(options)
+        if target is not None:
+            return diagnose(target.read_log())
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    log = options.log
+    if log is None:
+        raise UsageError("give the log: FILE, - for standard input, or --unit U")
     if log == "-" and sys.stdin is None:
         raise UsageError("FILE is -, but standard input is closed")
     try:

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Final
 
-from vllm_startup._cli import _options, _output, _parser
+from vllm_startup._cli import _options, _output, _parser, _targets
 from vllm_startup._cli._events import EventLines
 from vllm_startup._cli._interrupt import Interruption
 from vllm_startup._cli._progress import Progress, progress_for
@@ -26,7 +26,8 @@ EPILOG: Final = f"""\
 examples:
   vllm-startup wait
   vllm-startup wait http://10.0.0.5:8000 --until model --timeout 1800
-  vllm-startup wait --pid $(systemctl show -P MainPID vllm) --log vllm.log
+  vllm-startup wait --pid 4242 --log vllm.log
+  vllm-startup wait --unit vllm --restarts 2
   vllm-startup wait --log vllm.log --timeout 3600 --timeout loading_weights=900 --stall 300
   vllm-startup wait --pid 4242 --json --events events.jsonl > report.json
 
@@ -57,6 +58,7 @@ def _add_targets(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--log", metavar="FILE", help="its output: a file, which may appear later; - for standard input"
     )
+    _targets.add_targets(group)
     _options.gpus_option(group, default=", with --pid, those that its own environment leaves it")
 
 
@@ -132,13 +134,15 @@ def _task(report: StartupReport) -> str:
 
 
 def _startup(options: argparse.Namespace) -> Startup:
-    if options.until == "engine" and options.log is None and options.url is None:
+    target = _targets.target_of(options)
+    if options.until == "engine" and options.log is None and options.url is None and target is None:
         raise UsageError(
             "--until engine needs --log FILE: only the log tells when the engines are initialised"
         )
     return _options.watch(
         options,
         url=options.url,
+        target=target,
         pid=options.pid,
         log=_options.log_source(options.log),
         restarts=options.restarts,

@@ -12,19 +12,24 @@ from vllm_startup._lazy import exports
 
 if TYPE_CHECKING:
     from vllm_startup.targets._following import FollowingProbe, MainProcess
-    from vllm_startup.targets._target import Site, Target, TargetError
+    from vllm_startup.targets._systemd import SystemdUnit, systemd
+    from vllm_startup.targets._target import LoggedTarget, Site, Target, TargetError
 
 __all__ = [
     "FollowingProbe",
+    "LoggedTarget",
     "MainProcess",
     "Site",
+    "SystemdUnit",
     "Target",
     "TargetError",
+    "systemd",
 ]
 
 _HOMES = {
     **dict.fromkeys(("FollowingProbe", "MainProcess"), "_following"),
-    **dict.fromkeys(("Site", "Target", "TargetError"), "_target"),
+    **dict.fromkeys(("SystemdUnit", "systemd"), "_systemd"),
+    **dict.fromkeys(("LoggedTarget", "Site", "Target", "TargetError"), "_target"),
 }
 
 __getattr__ = exports(__name__, _HOMES)

@@ -62,3 +62,16 @@ class Target(Protocol):
             TargetError: It cannot be watched.
         """
         ...
+
+
+@runtime_checkable
+class LoggedTarget(Target, Protocol):
+    """A target whose log can be read back, for ``vllm-startup diagnose``."""
+
+    def read_log(self) -> Iterable[str]:
+        """Its newest starts' lines up to now, the oldest first, without their newlines. It may block.
+
+        Raises:
+            TargetError: It cannot be read.
+        """
+        ...

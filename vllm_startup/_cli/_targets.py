@@ -1,0 +1,53 @@
+"""Options that name a server which something else runs: `wait` and `diagnose` share them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from vllm_startup._cli._status import UsageError
+
+if TYPE_CHECKING:
+    from vllm_startup.targets import LoggedTarget
+
+_FOUND_BY_TARGETS: Final = ("pid", "log")
+
+
+def add_targets(group: argparse._ArgumentGroup) -> None:
+    """Add what is found by the name that it has with whatever runs it."""
+    group.add_argument("--unit", metavar="U", help="a systemd unit: its journal, its processes, its restarts")
+    group.add_argument(
+        "--user", action="store_true", help="the unit is one of this user's own service manager"
+    )
+
+
+def target_of(options: argparse.Namespace) -> LoggedTarget | None:
+    """The target that the options name; None where they name none.
+
+    Raises:
+        UsageError: They contradict each other.
+    """
+    named = [name for name in _TARGETS if getattr(options, name) is not None]
+    if options.user and options.unit is None:
+        raise UsageError("--user says whose unit it is; name it with --unit")
+    if not named:
+        return None
+    first, *others = (f"--{name}" for name in named)
+    if others:
+        raise UsageError(f"{first} and {others[0]} name two targets; give one of them")
+    for name in _FOUND_BY_TARGETS:
+        if getattr(options, name, None) is not None:
+            given = "FILE" if options.command == "diagnose" else f"--{name}"
+            raise UsageError(f"{first} finds process and log by itself; leave {given} away")
+    return _TARGETS[named[0]](options)
+
+
+def _unit(options: argparse.Namespace) -> LoggedTarget:
+    from vllm_startup.targets import systemd
+
+    return systemd(options.unit, user=options.user)
+
+
+_TARGETS: Final[dict[str, Callable[[argparse.Namespace], LoggedTarget]]] = {"unit": _unit}
+"""What makes the target of each option."""
