@@ -117,6 +117,7 @@ readings: st.SearchStrategy[r.Reading] = st.one_of(
     ),
     st.builds(r.GpuMemory, gpus=st.lists(gpus, max_size=3).map(tuple)),
     st.builds(r.CacheSize, what=st.sampled_from(["hub", "compile"]), total_bytes=sizes),
+    st.builds(r.NotRestarted, reason=st.just("start-limit-hit")),
     st.builds(r.MemoryEvents, oom_kills=st.integers(0, 3), limit_bytes=st.none() | sizes),
     st.builds(
         r.Connection,

@@ -50,6 +50,7 @@ EVERY_READING: list[r.Reading] = [
     r.ProcessExited(pid=7, name="vllm", code=1, root=True),
     r.GpuMemory(gpus=(r.GpuSample(index=0, uuid="GPU-a", used_bytes=1, total_bytes=2, tree_bytes=1),)),
     r.CacheSize(what="hub", total_bytes=9),
+    r.NotRestarted(reason="start-limit-hit"),
     r.MemoryEvents(oom_kills=1, limit_bytes=2**36, used_bytes=2**35),
     r.Connection(state="listening", owner="foreign", owner_pid=3, detail="x"),
     r.Answer(tier="health", ok=False, status=503, detail="busy"),

@@ -131,7 +131,7 @@ class _Witness:
                 self.requested |= sighting.marker.name == _REQUEST
                 self.started = self.started or line
             elif sighting.means is Means.EXIT:
-                self.exit = line
+                self.exit = self.exit or line
             elif sighting.marker.name in _WAS_UP:
                 self.stopped = self.stopped or line
 

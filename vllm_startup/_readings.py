@@ -154,6 +154,17 @@ class ProcessExited(Reading):
     root: bool = False
 
 
+@attrs.frozen(kw_only=True)
+class NotRestarted(Reading):
+    """What runs the server will not start it again by itself: no restart is to be waited for.
+
+    Attributes:
+        reason: Why not, for people.
+    """
+
+    reason: str = attrs.field(validator=_text)
+
+
 # --- silent work --------------------------------------------------------------------------
 
 

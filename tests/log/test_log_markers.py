@@ -206,6 +206,7 @@ REAL: list[tuple[str, str]] = [
     ("uvicorn_finished", "INFO:     Finished server process [11741]"),
     ("interrupted", "KeyboardInterrupt: terminated"),
     ("systemd_stops", f"{JOURNAL}Stopping vllm.service - vLLM server..."),
+    ("systemd_starting", f"{JOURNAL}Starting vllm.service - vLLM server..."),
     ("systemd_started", f"{JOURNAL}Started vllm.service - vLLM server."),
     ("systemd_started", f"{JOURNAL}Started vLLM server."),
     ("systemd_restarts", f"{JOURNAL}vllm.service: Scheduled restart job, restart counter is at 1."),

@@ -133,6 +133,49 @@ def test_a_supervisors_start_line_begins_a_new_attempt() -> None:
     assert exited.code == 1
 
 
+STARTING = "Nov 30 12:00:00 host systemd[1]: Starting vllm.service - vLLM..."
+STARTED = "Nov 30 12:00:30 host systemd[1]: Started vllm.service - vLLM."
+AGAIN = "Nov 30 12:00:19 host systemd[1]: vllm.service: Scheduled restart job, restart counter is at 1."
+EXITED = "Nov 30 12:00:09 host systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE"
+
+
+def test_systemds_lines_about_one_start_begin_one_attempt() -> None:
+    """A unit of Type=notify has "started" when it is ready."""
+    first = [STARTING, *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in crashed()), EXITED]
+    second = [AGAIN, STARTING, "Nov 30 12:00:24 host vllm[10]: " + api(BANNER), STARTED]
+    run = watch([(0, opened()), (0, log(*first, *second, history=True))])
+    assert outcomes(run) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
+    assert run.report.phase == "configuring"
+
+
+def test_a_restart_that_systemd_refuses_is_no_attempt() -> None:
+    refused = "Nov 30 12:00:20 host systemd[1]: vllm.service: Start request repeated too quickly."
+    crash = [STARTING, *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in crashed()), EXITED]
+    run = watch([(0, opened()), (0, log(*crash, AGAIN, refused, history=True))])
+    assert [attempt.exit.code for attempt in run.report.attempts if attempt.exit] == [1]
+    assert len(run.report.attempts) == 1
+
+
+@pytest.mark.parametrize("again", [STARTING, STARTED])
+def test_a_start_without_a_word_about_the_end_before_begins_another_attempt(again: str) -> None:
+    banner = "Nov 30 12:00:24 host vllm[10]: " + api(BANNER)
+    run = watch([(0, opened()), (0, log(STARTING, banner, STARTED, again, history=True))])
+    assert len(run.report.attempts) == 2
+
+
+def test_lines_that_the_journal_got_after_the_exit_are_of_the_dead() -> None:
+    lines = crashed()
+    rows = [
+        STARTED,
+        *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in lines[:2]),
+        EXITED,
+        *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in lines[2:]),
+        "Nov 30 12:00:09 host systemd[1]: vllm.service: Failed with result 'exit-code'.",
+    ]
+    run = watch([(0, opened()), (0, log(*rows, history=True)), (1, died(code=1)), (1, tree())], until_s=5)
+    assert outcomes(run) == [("failed", "gpu_out_of_memory")]
+
+
 def test_unprefixed_lines_after_an_exit_belong_to_the_start_that_they_announce() -> None:
     lines = [
         "Nov 30 12:00:00 host systemd[1]: Started vllm.service - vLLM.",

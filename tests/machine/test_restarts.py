@@ -28,7 +28,7 @@ from scene import (
 
 from vllm_startup import Timeouts
 from vllm_startup._events import AttemptEnded, AttemptStarted
-from vllm_startup._readings import ProcessExited
+from vllm_startup._readings import NotRestarted, ProcessExited
 
 
 def one(at: float, pid: int, *lines: str) -> list[Seen]:
@@ -156,4 +156,60 @@ def test_late_lines_of_the_dead_do_not_move_the_new_attempt() -> None:
         (10.2, log(*failing(OOM, pid=12))),
     ]
     run = watch(rows, restarts=1, until_s=60)
+    assert run.report.outcome == "unfinished"
+
+
+def test_a_restart_before_the_death_was_judged_is_not_tolerated_either() -> None:
+    """systemd waits for 100 ms by default, and a death's last words for 250."""
+    rows: list[Seen] = [
+        (0, opened()),
+        *one(0, 10, *failing(OOM), *aftermath())[:-1],
+        (10.1, found(11)),
+        (10.1, tree(proc(11, "vllm", ppid=1), root=11)),
+        (40, answered()),
+    ]
+    run = watch(rows, until_s=100)
+    assert (run.report.outcome, cause(run).kind) == ("failed", "gpu_out_of_memory")
+    assert run.told("ended")[0].at == 10.1
+    assert [attempt.outcome for attempt in run.report.attempts] == ["failed", "unfinished"]
+    tolerant = watch(rows, restarts=1, until_s=100)
+    assert (tolerant.report.outcome, tolerant.report.ready_s) == ("ready", 29.9)
+
+
+def test_a_death_too_many_that_is_followed_at_once_is_a_restart_loop() -> None:
+    rows: list[Seen] = [
+        (0, opened()),
+        *one(0, 10, *failing(OOM), *aftermath())[:-1],
+        *one(10.1, 11, *failing("ValueError: something else"), *aftermath())[:-1],
+        (20.2, found(12)),
+    ]
+    run = watch(rows, restarts=1, until_s=100)
+    assert (cause(run).kind, cause(run).restarts) == ("restart_loop", 1)
+    assert [c.kind for c in cause(run).causes] == ["gpu_out_of_memory", "unclassified_error"]
+
+
+def test_where_no_restart_will_come_none_is_waited_for() -> None:
+    rows: list[Seen] = [*one(0, 10), *one(20, 11), (31, NotRestarted(reason="start-limit-hit"))]
+    run = watch(rows, restarts=5, until_s=300)
+    assert run.told("ended")[0].at == 31.0
+    assert (run.report.outcome, cause(run).kind, cause(run).restarts) == ("failed", "restart_loop", 1)
+    assert any("not started again: start-limit-hit" in warning.text for warning in run.report.warnings)
+
+
+def test_a_supervisor_that_gives_up_before_the_death_is_judged_is_heard_too() -> None:
+    rows: list[Seen] = [
+        (0, opened()),
+        *one(0, 10)[:-1],
+        (10.05, NotRestarted(reason="off")),
+        (10.1, tree(root=10)),
+    ]
+    run = watch(rows, restarts=5, until_s=300)
+    assert (run.report.outcome, cause(run).kind) == ("failed", "process_exited")
+    assert run.told("ended")[0].at == 10.25
+
+
+def test_a_start_after_all_is_waited_for() -> None:
+    """An administrator may start it by hand."""
+    rows: list[Seen] = [(0, found(10)), (5, NotRestarted(reason="off")), (6, found(11)), *one(10, 12)]
+    run = watch(rows, restarts=5, until_s=300)
     assert run.report.outcome == "unfinished"

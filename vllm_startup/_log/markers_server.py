@@ -190,21 +190,28 @@ STOPPING = (
     ),
 )
 
-SUPERVISORS = (
-    Marker(
-        name="systemd_started",
-        literal="Started ",
+
+def _unit(name: str, literal: str) -> Marker:
+    # In a journal of the whole machine, other units and sessions start all the time.
+    units = r"(?:.{0,200}(?:vllm|llm|inference)|(?!Session |User |user@)\S{1,200}\.service\b)"
+    return Marker(
+        name=name,
+        literal=literal,
         means=Means.START,
         phase=Phase.LAUNCHING,
-        # In a journal of the whole machine, other units and sessions start all the time.
-        patterns=(r"(?i)^Started (?:.{0,200}(?:vllm|llm|inference)|(?!Session |User )\S{1,200}\.service\b)",),
+        patterns=(rf"(?i)^{literal}{units}",),
         speakers=_SYSTEMD,
-    ),
+    )
+
+
+SUPERVISORS = (
+    _unit("systemd_starting", "Starting "),
+    _unit("systemd_started", "Started "),
+    # It may be refused: "Start request repeated too quickly."
     Marker(
         name="systemd_restarts",
         literal="Scheduled restart job, restart counter is at ",
-        means=Means.START,
-        phase=Phase.LAUNCHING,
+        means=Means.EXIT,
         at_start=False,
         speakers=_SYSTEMD,
     ),

@@ -53,6 +53,7 @@ class Bringup:
         self._log_modified_at: float | None = None
         self._oom_kills: int | None = None
         self._caught_up = False
+        self.given_up = False
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
 
@@ -96,6 +97,7 @@ class Bringup:
 
     def _begin(self, at: float, previous: Attempt | None) -> Attempt:
         number = previous.number + 1 if previous else 1
+        self.given_up = False
         attempt = Attempt(
             number, at, self._emit, self.source, until=self.terms.until, stable_for=self.terms.stable_for
         )
@@ -240,6 +242,11 @@ class Bringup:
         known.exit = reading
         self.attempt.ending.exited(at, reading)
 
+    def _not_restarted(self, at: float, _probe: str, reading: r.NotRestarted) -> None:
+        self.given_up = True
+        if self.terms.restarts:
+            self.warn(at, "not_restarted", f"the server is not started again: {reading.reason}")
+
     # --- silent work ---------------------------------------------------------------------
 
     def _works(self, at: float, probe: str) -> None:
@@ -354,6 +361,7 @@ class Bringup:
         r.ProcessFound: _process_found,
         r.ProcessTree: _process_tree,
         r.ProcessExited: _process_exited,
+        r.NotRestarted: _not_restarted,
         r.GpuMemory: _gpu_memory,
         r.CacheSize: _cache_size,
         r.MemoryEvents: _memory_events,

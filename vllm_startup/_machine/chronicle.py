@@ -22,6 +22,8 @@ Begin = Callable[[float, Attempt | None], Attempt]
 Timed = Callable[[Line], float]
 
 _LOOSE_LINES = 500  # a traceback of a start that died before its banner
+# In this order systemd tells of one start. It says "Started" when a unit of Type=notify is ready.
+_ANNOUNCED = {"systemd_starting": 1, "systemd_started": 2}
 
 
 class Chronicle:
@@ -103,6 +105,8 @@ class Chronicle:
             return
         if _any_means(sightings, Means.START) and self._starts_anew(attempt, line, sightings):
             attempt = self._start_over(at)
+        elif attempt.told.reaped and line.outer_pid in attempt.told.writers:
+            pass  # the journal takes lines from the server and from systemd by two ways
         elif attempt.told.over and not _closing(sightings, line):
             if line.process is None and not _of_a_start(sightings):
                 self._loose.append((line, at))
@@ -115,7 +119,7 @@ class Chronicle:
         attempt.hear(line, sightings, at)
         for rule in self._rules.find(line.text) if self._rules is not None else ():
             self._found(rule, line, at)
-        self._note_exit(attempt, sightings)
+        self._note_exit(attempt, line, sightings)
 
     def _is_of_the_dead(self, line: Line) -> bool:
         """Whether a process of the attempt before wrote the line: it can be read late."""
@@ -129,7 +133,8 @@ class Chronicle:
     def _starts_anew(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> bool:
         told = attempt.told
         if line.process == "systemd":
-            return told.lines > 0
+            further = told.unit_step is not None and told.unit_step < _step(sightings)
+            return told.lines > 0 and (told.over or not further)
         if told.over:
             return True
         if line.process not in told.banners:
@@ -139,17 +144,27 @@ class Chronicle:
         return again or line.pid is None or told.banners[line.process] != line.pid
 
     def _note_start(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> None:
-        if line.process != "systemd" and _any_means(sightings, Means.START):
-            attempt.told.banners.setdefault(line.process, line.pid)
-            attempt.told.announced |= _announcements(line, sightings)
+        told = attempt.told
+        starts = _any_means(sightings, Means.START)
+        if line.process != "systemd":
+            if line.outer_pid is not None:
+                told.writers.add(line.outer_pid)
+            if starts:
+                told.banners.setdefault(line.process, line.pid)
+                told.announced |= _announcements(line, sightings)
+        elif starts:
+            told.unit_step = _step(sightings)
 
-    def _note_exit(self, attempt: Attempt, sightings: tuple[Sighting, ...]) -> None:
+    def _note_exit(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> None:
         for sighting in sightings:
             if sighting.means is Means.EXIT:
                 if self._loose:
                     attempt = self._settle_loose() or attempt
                 attempt.told.over = True
-                attempt.told.exit = (sighting.exit_code, signal_number(sighting.exit_signal))
+                attempt.told.reaped = line.process == "systemd"
+                how = (sighting.exit_code, signal_number(sighting.exit_signal))
+                if attempt.told.exit is None or how != (None, None):  # what follows may tell less
+                    attempt.told.exit = how
                 attempt.told.diagnosis.finish()
 
     def _start_over(self, at: float) -> Attempt:
@@ -182,6 +197,11 @@ def _any_means(sightings: tuple[Sighting, ...], means: Means) -> bool:
 def _announcements(line: Line, sightings: tuple[Sighting, ...]) -> set[tuple[str | None, str]]:
     """Who says by which line that it starts."""
     return {(line.process, s.marker.name) for s in sightings if s.means is Means.START}
+
+
+def _step(sightings: tuple[Sighting, ...]) -> int:
+    """How far in its start a unit is, by a line of systemd's that tells of one."""
+    return max(_ANNOUNCED.get(sighting.marker.name, 0) for sighting in sightings)
 
 
 def _of_a_start(sightings: tuple[Sighting, ...]) -> bool:

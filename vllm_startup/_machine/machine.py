@@ -46,6 +46,7 @@ class StartupMachine:
         self.now = called_at
         self._events: list[Event] = []
         self._done: dict[str, float] = {}
+        self._newest = 1
         self._limits = Limits(timeouts=terms.timeouts, called_at=called_at)
         history = HistoryClock(called_at=called_at, wall=wall, utc_offset_s=utc_offset_s)
         self.bringup = Bringup(terms, history, self._events.append)
@@ -167,8 +168,15 @@ class StartupMachine:
     # --- what it means for the wait ------------------------------------------------------
 
     def _settle(self, at: float) -> None:
+        if self.attempt.number != self._newest:
+            self._newest = self.attempt.number
+            self._followed(at)
         ending, readiness = self.attempt.ending, self.attempt.readiness
-        if self.attempt.result is not None:
+        if self.outcome is not None:
+            return
+        if (result := self.attempt.result) is not None:
+            if self.bringup.given_up:
+                self._fail(at, result.cause)
             return
         cause = ending.judge(at)
         if cause is not None and ending.improves(cause):
@@ -190,12 +198,26 @@ class StartupMachine:
 
     def _close(self, at: float) -> None:
         attempt, cause = self.attempt, self.attempt.ending.cause
-        died = [a for a in self.bringup.chronicle.attempts if a is not attempt and a.ending.root is not None]
-        failures = [a.result.cause for a in died if a.result is not None and a.result.cause is not None]
-        if len(failures) < self.terms.restarts:
+        if len(self._failures()) < self.terms.restarts and not self.bringup.given_up:
             self.bringup.close(attempt, at, "failed", cause)
         elif cause is not None:
-            self.end(at, "failed", _loop([*failures, cause]) if self.terms.restarts else cause)
+            self._fail(at, cause)
+
+    def _followed(self, at: float) -> None:
+        """End where the newest attempt follows on a death too many, and came before that was judged."""
+        failures = self._failures()
+        if len(failures) > self.terms.restarts:
+            self.attempt.finish(at, "unfinished", None)
+            self.end(at, "failed", _loop(failures) if self.terms.restarts else failures[-1])
+
+    def _failures(self) -> list[Cause]:
+        """Why the attempts before the newest one failed, those that were watched."""
+        died = [a for a in self.bringup.chronicle.attempts[:-1] if a.ending.root is not None]
+        return [a.result.cause for a in died if a.result is not None and a.result.cause is not None]
+
+    def _fail(self, at: float, cause: Cause | None) -> None:
+        failures = self._failures() if self.terms.restarts else []
+        self.end(at, "failed", _loop([*failures, cause]) if failures and cause else cause)
 
     def end(self, at: float, outcome: Outcome, cause: Cause | None) -> None:
         """End the wait. Who judges a log by its text alone says so from outside."""

@@ -36,7 +36,14 @@ class Told:
         self.only_history = True
         self.banners: dict[str | None, int | None] = {}
         self.announced: set[tuple[str | None, str]] = set()
+        """Who said by which line that it starts."""
+        self.unit_step: int | None = None
+        """How far systemd's own lines about this start have come."""
         self.over = False
+        self.reaped = False
+        """Whether it was systemd that said so: a journal's lines may be older than they stand there."""
+        self.writers: set[int] = set()
+        """Processes that wrote lines, by the journal's prefix."""
         self.exit: tuple[int | None, int | None] | None = None
         self.served_at: float | None = None
         self.heartbeat: tuple[str, float] | None = None
