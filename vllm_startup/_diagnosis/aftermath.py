@@ -241,16 +241,20 @@ def is_ending(line: Line) -> bool:
 
 def cause_of(ends: Ends) -> Cause | None:
     """The end of a process as the aftermath tells it; None without an aftermath."""
-    if ends.shutdown is not None:
-        return _asked_to_end(*ends.shutdown)
+    if (asked := asked_to_end(ends)) is not None:
+        return asked
     if ends.wrapper is None:
         return None
     return told_by_code(ends) or _vanished(ends)
 
 
-def _asked_to_end(text: str, process: str | None, line: int) -> Cause:
+def asked_to_end(ends: Ends) -> Cause | None:
+    """The end of a server that somebody asked to end; None where nobody did."""
     from vllm_startup.causes._server import ShutdownRequested
 
+    if ends.shutdown is None:
+        return None
+    text, process, line = ends.shutdown
     cause = ShutdownRequested(
         message="the server was asked to end while it was starting",
         signal=15 if "SIGTERM" in text else 2 if "SIGINT" in text else None,

@@ -172,7 +172,7 @@ class Diagnosis:
     @property
     def aftermath(self) -> Cause | None:
         """What is known of the end when only the aftermath is there; None without one."""
-        return None if self._ready else aftermath.cause_of(self._ends)
+        return aftermath.asked_to_end(self._ends) if self._ready else aftermath.cause_of(self._ends)
 
     def verdict(self, *, ended: bool) -> Cause | None:
         """The cause, once it is fixed.

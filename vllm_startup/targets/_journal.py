@@ -1,0 +1,316 @@
+"""A unit's journal: entries in, lines of a log out, and what systemd says in fields of its own.
+
+Entries come as JSON (``journalctl --output=json``): text alone would lose which start a line belongs
+to, and where a message of several lines ends. They become the lines that ``journalctl --output
+short-iso-precise`` prints, which the log's reader knows. systemd.journal-fields(7) and sd-messages.h
+are the sources for the fields.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from asyncio.subprocess import Process
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import attrs
+
+from vllm_startup._log.splitter import MAX_LINE_BYTES, LineSplitter
+from vllm_startup.probes._exits import Exit
+from vllm_startup.targets._commands import Commands
+from vllm_startup.targets._target import TargetError
+
+HISTORY_ENTRIES: Final = 10_000
+"""Read of what was there before: a start says 200 lines, and 5,000 with debug messages."""
+
+HISTORY_STARTS: Final = 5
+
+_STARTING: Final = "7d4958e842da4a758f6c1cdc7b36dcc5"  # SD_MESSAGE_UNIT_STARTING
+_STARTED: Final = "39f53479d3a045ac8e11786248231fbf"  # SD_MESSAGE_UNIT_STARTED
+_PROCESS_EXIT: Final = "98e322203f7a4ed290d09fe03c09fe15"  # SD_MESSAGE_UNIT_PROCESS_EXIT
+_UNIT_SUCCESS: Final = "7ad2d189f7e94e70a38c781354912448"  # SD_MESSAGE_UNIT_SUCCESS
+_UNIT_FAILURE: Final = "d9b373ed55a64feb8242e02dbe79a49c"  # SD_MESSAGE_UNIT_FAILURE_RESULT
+_COREDUMP: Final = "fc2e22bc6ee647b6b90729ab34a250b1"  # SD_MESSAGE_COREDUMP
+_MAIN: Final = "ExecStart"
+_FIELDS: Final = (
+    *("MESSAGE", "MESSAGE_ID", "SYSLOG_IDENTIFIER", "SYSLOG_PID", "_COMM", "_PID", "_HOSTNAME"),
+    *("UNIT", "USER_UNIT", "INVOCATION_ID", "USER_INVOCATION_ID", "_SYSTEMD_INVOCATION_ID"),
+    *("COMMAND", "EXIT_CODE", "EXIT_STATUS"),
+)
+# With --all, a message of bytes takes four characters a byte; journald's own limit is 48 KiB a line.
+_LONGEST_ENTRY_BYTES: Final = 4 * 1024 * 1024
+_READ_BYTES: Final = 64 * 1024
+_HISTORY_LIMIT_S: Final = 30.0
+_NO_PERMISSION: Final = ("insufficient permissions", "not seeing messages from other users")
+
+
+@attrs.frozen(kw_only=True)
+class Entry:
+    """One entry of a unit's journal.
+
+    Attributes:
+        cursor: Its place in the journal.
+        at_s: When the journal took it, in seconds since the Unix epoch.
+        text: Its message, which may have several lines; None without one.
+        writer: The program and its process id, as a log's prefix names them.
+        by_manager: Whether systemd says it about the unit.
+        invocation: The start that it belongs to; None where nothing tells.
+        starts: Whether it says that the unit is being started, or is.
+        ends: Whether it says that the main process, or all of the unit, has ended.
+        exit: How a process ended that systemd had started, if that is what it says.
+        main: Whether that was the main process, and not that of ``ExecStartPre=`` or the like.
+    """
+
+    cursor: str
+    at_s: float
+    text: str | None = None
+    host: str = "localhost"
+    writer: tuple[str, int] = ("unknown", 0)
+    by_manager: bool = False
+    invocation: str | None = None
+    starts: bool = False
+    ends: bool = False
+    exit: Exit | None = None
+    main: bool = False
+
+    def lines(self) -> list[str]:
+        """The lines of a log that it stands for."""
+        if self.text is None:
+            return []
+        stamp = datetime.fromtimestamp(self.at_s, UTC).isoformat(timespec="microseconds")
+        program, pid = self.writer
+        return [f"{stamp} {self.host} {program}[{pid}]: {line}" for line in _cut(self.text)]
+
+
+def parse(line: str) -> Entry | None:
+    """Read one entry as ``journalctl --output=json`` prints it; None where it is none."""
+    try:
+        fields = json.loads(line)
+        cursor, at_s = fields["__CURSOR"], int(fields["__REALTIME_TIMESTAMP"]) / 1e6
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
+    unit = _first(fields.get("UNIT")) or _first(fields.get("USER_UNIT"))
+    message_id = _first(fields.get("MESSAGE_ID"))
+    starts = unit is not None and message_id in (_STARTING, _STARTED)
+    text = _text(fields.get("MESSAGE"))
+    return Entry(
+        cursor=str(cursor),
+        at_s=at_s,
+        text=_naming(unit, text) if starts and unit and text else text,
+        host=_word(_first(fields.get("_HOSTNAME")) or "localhost"),
+        writer=_writer(fields),
+        by_manager=unit is not None,
+        invocation=_invocation(fields),
+        starts=starts,
+        ends=unit is not None and message_id in (_PROCESS_EXIT, _UNIT_SUCCESS, _UNIT_FAILURE),
+        exit=_exit(fields) if unit is not None and message_id == _PROCESS_EXIT else None,
+        main=_first(fields.get("COMMAND")) == _MAIN,
+    )
+
+
+def recent(entries: Sequence[Entry], starts: int = HISTORY_STARTS) -> Sequence[Entry]:
+    """The entries of the newest starts."""
+    seen: set[str] = set()
+    for index in range(len(entries) - 1, -1, -1):
+        invocation = entries[index].invocation
+        if invocation is not None and invocation not in seen:
+            if len(seen) == starts:
+                return entries[index + 1 :]
+            seen.add(invocation)
+    return entries
+
+
+# --- fields -----------------------------------------------------------------------------------
+
+
+def _text(value: Any) -> str | None:
+    """A field's text: bytes come as numbers, and a field that was there twice as a list of both."""
+    match value:
+        case str():
+            return value
+        case [int(), *_]:
+            return bytes(byte & 0xFF for byte in value).decode("utf-8", "replace")
+        case [_, *_]:
+            return "\n".join(filter(None, map(_text, value)))
+        case _:
+            return None
+
+
+def _first(value: Any) -> str | None:
+    text = _text(value)
+    return text.partition("\n")[0] if text else None
+
+
+def _writer(fields: dict[str, Any]) -> tuple[str, int]:
+    program = _first(fields.get("SYSLOG_IDENTIFIER")) or _first(fields.get("_COMM")) or "unknown"
+    pid = _first(fields.get("_PID")) or _first(fields.get("SYSLOG_PID")) or ""
+    return _word(program), int(pid) if pid.isascii() and pid.isdigit() and len(pid) < 10 else 0
+
+
+def _word(text: str) -> str:
+    """As it can stand in a line's prefix."""
+    return "".join(char if char.isalnum() or char in "._@/()-" else "_" for char in text[:64]) or "unknown"
+
+
+def _invocation(fields: dict[str, Any]) -> str | None:
+    # Of systemd's own entries the first two are of the unit, the last of the service manager's.
+    if _first(fields.get("MESSAGE_ID")) == _COREDUMP:
+        return None  # that of the unit which saved the core
+    return (
+        _first(fields.get("INVOCATION_ID"))
+        or _first(fields.get("USER_INVOCATION_ID"))
+        or _first(fields.get("_SYSTEMD_INVOCATION_ID"))
+    )
+
+
+def _exit(fields: dict[str, Any]) -> Exit | None:
+    return exit_of(_first(fields.get("EXIT_CODE")), _first(fields.get("EXIT_STATUS")))
+
+
+def exit_of(code: str | None, status: str | None) -> Exit | None:
+    """An exit from systemd's words for it: ``exited``, ``killed`` or ``dumped``, and a number."""
+    if status is None or not status.isdigit():
+        return None
+    if code == "exited":
+        return Exit(code=int(status))
+    return Exit(signal=int(status)) if code in ("killed", "dumped") else None
+
+
+def _naming(unit: str, text: str) -> str:
+    """What systemd says of a start, with the unit's name as well as its description, as 249 and newer do."""
+    verb, _, what = text.partition(" ")
+    return text if unit in text else f"{verb} {unit} - {what}"
+
+
+def _cut(text: str) -> list[str]:
+    text = text.removesuffix("\n")
+    if len(text) * 4 <= MAX_LINE_BYTES:
+        return text.split("\n")
+    return LineSplitter().feed(text.encode("utf-8", "replace") + b"\n")
+
+
+# --- journalctl -------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Journal:
+    """The journal of one unit.
+
+    Attributes:
+        unit: The unit's whole name.
+        user: Whether it is a unit of the user's own service manager.
+    """
+
+    unit: str
+    user: bool
+    commands: Commands
+
+    def check(self) -> None:
+        """Make sure that it may be read.
+
+        Raises:
+            TargetError: It may not, or journalctl is not there.
+        """
+        done = self.commands.run(*self._command("--lines=1", quiet=False))
+        hidden = any(words in done.stderr for words in _NO_PERMISSION)
+        if hidden and not done.stdout.strip():
+            raise TargetError(
+                f"the journal of {self.unit} may not be read by this user: add it to the group"
+                " systemd-journal or adm (sudo usermod -aG systemd-journal USER, then log in again), or"
+                " run this as root"
+            )
+
+    def history(self) -> Sequence[Entry]:
+        """The entries of the newest starts, the oldest first. It blocks.
+
+        Raises:
+            TargetError: They cannot be read.
+        """
+        done = self.commands.run(*self._command(f"--lines={HISTORY_ENTRIES}"), limit_s=_HISTORY_LIMIT_S)
+        if done.code and not done.stdout:
+            raise TargetError(f"journalctl failed on {self.commands.where}: {_last(done.stderr)}")
+        return recent([entry for line in done.stdout.split("\n") if (entry := parse(line)) is not None])
+
+    async def follow(self, cursor: str | None) -> Process:
+        """Start to follow it behind a place; from its beginning without one.
+
+        Raises:
+            OSError: journalctl cannot be started.
+        """
+        place = () if cursor is None else (f"--after-cursor={cursor}",)
+        return await self.commands.start(*self._command("--follow", "--no-tail", *place))
+
+    def _command(self, *options: str, quiet: bool = True) -> Iterator[str]:
+        yield from ("journalctl", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}")
+        yield f"--user-unit={self.unit}" if self.user else f"--unit={self.unit}"
+        yield from options
+        if quiet:
+            yield "--quiet"
+
+
+class JournalEndedError(RuntimeError):
+    """journalctl has ended, which it does not by itself."""
+
+
+class JournalFollower:
+    """Reads a journal on and on; where journalctl ends, it is started again from where it was.
+
+    Args:
+        journal: Which.
+        cursor: The last entry that is known; None for none.
+    """
+
+    def __init__(self, journal: Journal, cursor: str | None) -> None:
+        self._journal = journal
+        self._cursor = cursor
+        self._process: Process | None = None
+        self._splitter = LineSplitter(_LONGEST_ENTRY_BYTES)
+
+    async def read(self) -> list[Entry]:
+        """Wait for further entries. Cancelling it loses none.
+
+        Raises:
+            JournalEndedError: journalctl has ended; the next call starts it again.
+            OSError: It cannot be started.
+        """
+        if self._process is None:
+            self._splitter = LineSplitter(_LONGEST_ENTRY_BYTES)
+            self._process = await self._journal.follow(self._cursor)
+        assert self._process.stdout is not None
+        entries: list[Entry] = []
+        while not entries:
+            data = await self._process.stdout.read(_READ_BYTES)
+            if not data:
+                raise JournalEndedError(await self._ended())
+            entries = self._parsed(self._splitter.feed(data))
+        return entries
+
+    async def aclose(self) -> None:
+        """End journalctl."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                process.terminate()
+        await process.communicate()
+
+    def _parsed(self, lines: Iterable[str]) -> list[Entry]:
+        entries = [entry for line in lines if (entry := parse(line)) is not None]
+        if entries:
+            self._cursor = entries[-1].cursor
+        return entries
+
+    async def _ended(self) -> str:
+        process, self._process = self._process, None
+        assert process is not None
+        _, said = await process.communicate()
+        why = _last(said.decode("utf-8", "replace")) or f"status {process.returncode}"
+        return f"journalctl ended on {self._journal.commands.where}: {why}"
+
+
+def _last(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1].strip()[:200] if lines else ""
