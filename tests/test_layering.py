@@ -75,7 +75,7 @@ LAYERS: list[set[str]] = [
     {"_turn", "targets"},
     {"_startup"},
     {"_wait"},
-    {"_launching"},
+    {"_hosts", "_launching"},
     {"_demo"},
     {"testing"},
     {"_cli", "pytest_plugin"},
@@ -189,7 +189,7 @@ def test_the_pump_alone_makes_tasks_for_a_watch() -> None:
         if isinstance(node, ast.Call)
         and ast.unparse(node.func).endswith(("create_task", "ensure_future", "TaskGroup"))
     }
-    callers = ("probes/", "targets/", "_cli/", "_launching/")
+    callers = ("probes/", "targets/", "_hosts/", "_cli/", "_launching/")
     assert {maker for maker in makers if not maker.startswith(callers)} == {"_startup.py"}
 
 

@@ -85,3 +85,14 @@ def gpus(text: str) -> list[int | str]:
     if not all(names):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of GPUs, such as 0,1 or GPU-1a2b,GPU-3c4d")
     return [int(name) if name.isascii() and name.isdigit() else name for name in names]
+
+
+def address(text: str) -> tuple[str, int]:
+    """``8080``, ``0.0.0.0:8080`` or ``[::]:8080``; loopback without a host."""
+    host, _, port = text.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536) or (":" in bare and bare == host):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no [HOST:]PORT, such as 8080, 0.0.0.0:8080 or [::]:8080"
+        )
+    return bare or "127.0.0.1", int(port)

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 
 from vllm_startup._blocking import BlockingRunner, StillRunningError
-from vllm_startup._cli import _options, _output
+from vllm_startup._cli import _options, _output, _parser
 from vllm_startup._cli._events import EventLines
 from vllm_startup._cli._parser import PROGRAM
 from vllm_startup._cli._progress import PlainProgress, Progress, SilentProgress, live_progress
 from vllm_startup._cli._status import OF_OUTCOME, Exit, UsageError
 from vllm_startup._cli._telling import Telling
 from vllm_startup._exceptions import StartupError
+from vllm_startup._hosts.hosts import Hosts, Wanted
+from vllm_startup._hosts.termination import default_path
 from vllm_startup._launching.running import Running, exit_status, open_standard_streams
 from vllm_startup._launching.server import Server, Wish
 from vllm_startup._report import StartupReport
@@ -28,6 +30,9 @@ from vllm_startup._wait import LogSource
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
+    from collections.abc import Callable
+
+    from vllm_startup.probes._protocol import Probe
 
 DESCRIPTION: Final = """\
 Start a server, watch its start, and stay in front of it for as long as it lives: its output, its
@@ -80,6 +85,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     output = parser.add_argument_group("output")
     output.add_argument("--progress", action="store_true", help="tell of the start on standard error")
     output.add_argument("--report", metavar="FILE", help="write the report when the start is decided")
+    output.add_argument(
+        "--status-listen", type=_parser.address, metavar="[HOST:]PORT",
+        help="answer /startupz, /readyz, /livez and /status there from the first second; loopback"
+        " unless HOST says otherwise",
+    )  # fmt: skip
+    output.add_argument(
+        "--termination-log", metavar="FILE",
+        help="write the cause of a failed start in one line; by default /dev/termination-log where"
+        " that exists",
+    )  # fmt: skip
     output.add_argument("--tty", action="store_true", help="give the server a terminal wherever we have one")
     output.add_argument("--events", metavar="FILE", help="write events as JSON lines")
     _options.add_files(output)
@@ -91,16 +106,22 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--events - would write into the server's own output; give it a file")
     _options.refuse_nonsense(options)
     open_standard_streams()
+    environ = dict(os.environ)
+    hosts = _hosts(options, environ)
     with EventLines.open(options.events, json_report=False) as events:
-        return asyncio.run(_Run(options, events).run())
+        return asyncio.run(_Run(options, events, environ, hosts).run())
 
 
 class _Run:
     """One command from its start to its end."""
 
-    def __init__(self, options: argparse.Namespace, events: EventLines) -> None:
+    def __init__(
+        self, options: argparse.Namespace, events: EventLines, environ: dict[str, str], hosts: Hosts
+    ) -> None:
         self._options = options
         self._events = events
+        self._environ = environ
+        self._hosts = hosts
         self._progress = _progress() if options.progress else SilentProgress(prefix=_headed(""))
         self._files = BlockingRunner("vllm-startup report")
         by_hand = options.stall is not _options.STALL_S
@@ -111,14 +132,15 @@ class _Run:
         """Start the command, and return the exit status."""
         running = Running(
             self._options.command_line,
-            environ=os.environ,
+            environ=self._environ,
             tty=self._options.tty,
             write=self._progress.pass_on,
             suspending=self._progress.pause,
             resumed=self._progress.resume,
+            asked_to_stop=self._hosts.stopping,
         )
         try:
-            async with running:
+            async with self._hosts, running:
                 status = await self._attend(running)
         except OSError as error:
             if running.started:
@@ -155,6 +177,7 @@ class _Run:
                 await running.end()
                 status = OF_OUTCOME[report.outcome]
         finally:
+            self._hosts.stopping()
             for task in (ended, decided):
                 task.cancel()
             await asyncio.gather(ended, decided, return_exceptions=True)
@@ -183,6 +206,7 @@ class _Run:
             report = await self._wait(running, url, timeouts, record)
             url = report.url
             await self._write(report)
+            await self._hosts.decided(report, self._health(report.url))
             if report.outcome == "ready":
                 self._progress.close()
                 if self._options.progress:
@@ -204,6 +228,7 @@ class _Run:
             )
 
         server = Server(process=running.process, url=url, log=None, watch=look, release=lambda: None)
+        self._hosts.follow(lambda: server.status)
         try:
             async with Telling(server, self._progress, self._events) as telling:
                 try:
@@ -214,6 +239,15 @@ class _Run:
         finally:
             await server.close()
         return report
+
+    def _health(self, url: str | None) -> Callable[[], Probe] | None:
+        """What looks at the server when it is ready."""
+        if url is None:
+            return None
+        from vllm_startup.probes import HealthProbe
+
+        verify = self._options.verify if self._options.ca is None else self._options.ca
+        return partial(HealthProbe, url, verify=verify)
 
     def _url(self) -> str | None:
         from vllm_startup._arguments import parse_command
@@ -241,6 +275,22 @@ class _Run:
     def _tell_end(self, report: StartupReport) -> None:
         self._progress.close()
         _output.tell(_headed(_screen(report)))
+
+
+def _hosts(options: argparse.Namespace, environ: dict[str, str]) -> Hosts:
+    """Those who ask how the server is. What they give us in the environment is not the server's."""
+    stall_s = _options.timeouts(options).stall
+    log = options.termination_log or default_path()
+    wanted = Wanted(listen=options.status_listen, termination_log=log, stall_s=stall_s)
+    try:
+        return Hosts(wanted, environ, warn=_tell)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except OSError as error:
+        where = ":".join(map(str, options.status_listen))
+        raise UsageError(
+            f"--status-listen {where} cannot be listened on: {error.strerror}; name another port"
+        ) from error
 
 
 def _progress() -> Progress:

@@ -31,6 +31,7 @@ _FORWARDED: Final = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _TO_GROUP: Final = (signal.SIGINT, signal.SIGQUIT)
 """What a terminal sends to its whole foreground group: a script and the server that it runs."""
 
@@ -51,6 +52,7 @@ class Running:
         write: How its output is written to ours.
         suspending: Called before we are stopped (Ctrl-Z).
         resumed: Called when we go on.
+        asked_to_stop: Called when a signal that asks for the command's end has been passed on.
         kill_after: Seconds from SIGTERM to SIGKILL when the tree is ended.
     """
 
@@ -63,6 +65,7 @@ class Running:
         write: Write = write_all,
         suspending: Callable[[], None] = lambda: None,
         resumed: Callable[[], None] = lambda: None,
+        asked_to_stop: Callable[[], None] = lambda: None,
         kill_after: float = KILL_AFTER_S,
     ) -> None:
         self.left: list[LeftProcess] = []
@@ -72,6 +75,7 @@ class Running:
         self._write = write
         self._suspending = suspending
         self._resumed = resumed
+        self._asked_to_stop = asked_to_stop
         self._kill_after = kill_after
         self._guarded = Guarded()
         self._tap = Tap(self._guarded.note_store)
@@ -258,6 +262,8 @@ class Running:
         if now - self._forwarded_at.get(number, -_SAME_S) < _SAME_S:
             return
         self._forwarded_at[number] = now
+        if number in _STOPPING:
+            self._asked_to_stop()
         process = self._guarded.process
         if process is None:
             self._early.append(number)

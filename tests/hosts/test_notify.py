@@ -1,0 +1,142 @@
+"""What a service manager hears, over a real datagram socket."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from vllm_startup._hosts.notify import Notifier, take_notifier
+from vllm_startup._hosts.standing import Standing
+from vllm_startup._phases import Phase
+
+
+class Manager:
+    """systemd's end of the socket."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
+        self.socket.setblocking(False)
+
+    def heard(self) -> list[list[str]]:
+        messages = []
+        while True:
+            try:
+                messages.append(self.socket.recv(65536).decode().split("\n"))
+            except BlockingIOError:
+                return messages
+
+
+@pytest.fixture(params=["path", "abstract"])
+def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]:
+    address = str(tmp_path / "notify") if request.param == "path" else f"@vllm-startup-{os.getpid()}"
+    found = Manager(address)
+    yield found
+    found.socket.close()
+
+
+def notifier(manager: Manager, **environ: str) -> Notifier:
+    found = take_notifier({"NOTIFY_SOCKET": manager.address, **environ}, window_s=600)
+    assert found is not None
+    return found
+
+
+LOADING = Standing(phase=Phase.LOADING_WEIGHTS, summary="loading weights", quiet_s=0.5)
+READY = Standing(state="ready", phase=Phase.READY, summary="ready", started=True)
+
+
+def test_progress_extends_the_timeout_and_silence_does_not(manager: Manager) -> None:
+    ours = notifier(manager)
+    ours.tell(LOADING, 0.0)
+    assert manager.heard() == [["EXTEND_TIMEOUT_USEC=600000000", "STATUS=loading weights"]]
+    ours.tell(LOADING, 1.0)
+    assert manager.heard() == []  # no message a second that says nothing new
+    ours.tell(LOADING, 5.0)
+    assert manager.heard() == [["EXTEND_TIMEOUT_USEC=600000000", "STATUS=loading weights"]]
+    silent = Standing(phase=Phase.LOADING_WEIGHTS, summary="loading weights, silent", quiet_s=30.0)
+    ours.tell(silent, 10.0)
+    assert manager.heard() == [["STATUS=loading weights, silent"]]
+    ours.close()
+
+
+def test_a_stalled_or_failed_start_is_given_no_more_time(manager: Manager) -> None:
+    ours = notifier(manager)
+    ours.tell(LOADING, 0.0)
+    manager.heard()
+    ours.tell(Standing(state="stalled", phase=Phase.LOADING_WEIGHTS, summary="stalled"), 1.0)
+    ours.tell(Standing(state="failed", phase=Phase.LOADING_WEIGHTS, summary="failed"), 2.0)
+    assert manager.heard() == [["STATUS=stalled"], ["STATUS=failed"]]
+    ours.close()
+
+
+def test_ready_and_stopping_are_told_once(manager: Manager) -> None:
+    ours = notifier(manager)
+    for at, standing in enumerate(
+        (READY, READY, Standing(state="stopping", started=True, summary="stopping"))
+    ):
+        ours.tell(standing, float(at))
+    assert manager.heard() == [["READY=1", "STATUS=ready"], ["STOPPING=1", "STATUS=stopping"]]
+    ours.close()
+
+
+def test_the_watchdog_is_fed_while_the_server_is_ready(manager: Manager) -> None:
+    ours = notifier(manager, WATCHDOG_USEC="3000000", WATCHDOG_PID=str(os.getpid()))
+    assert ours.watchdog_s == 3.0
+    for at in (0.0, 0.5, 1.0, 2.0):
+        ours.alive(READY, at)
+    ours.alive(Standing(state="unready", started=True), 4.0)
+    ours.alive(LOADING, 6.0)
+    assert manager.heard() == [["WATCHDOG=1"]] * 3
+    ours.close()
+
+
+def test_another_processes_watchdog_is_not_fed(manager: Manager) -> None:
+    ours = notifier(manager, WATCHDOG_USEC="3000000", WATCHDOG_PID="1")
+    assert ours.watchdog_s is None
+    ours.close()
+
+
+def test_a_full_queue_loses_nothing_that_matters(manager: Manager) -> None:
+    ours = notifier(manager)
+    address = "\0" + manager.address[1:] if manager.address.startswith("@") else manager.address
+    for _ in range(8):  # one sender's own buffer is full before the receiver's queue is
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as filler:
+            filler.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    filler.sendto(b"x", address)
+    ours.tell(READY, 0.0)
+    assert ["READY=1", "STATUS=ready"] not in manager.heard()
+    ours.tell(READY, 1.0)
+    assert manager.heard() == [["READY=1", "STATUS=ready"]]
+    assert ours.error is None
+    ours.close()
+
+
+def test_a_manager_that_is_gone_is_an_error_to_tell(tmp_path: Path) -> None:
+    ours = take_notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}, window_s=1)
+    assert ours is not None
+    ours.tell(LOADING, 0.0)
+    assert ours.error == "No such file or directory"
+    ours.close()
+
+
+def test_the_server_does_not_inherit_what_is_meant_for_us(tmp_path: Path) -> None:
+    environ = {"NOTIFY_SOCKET": str(tmp_path), "WATCHDOG_USEC": "1", "WATCHDOG_PID": "1", "HOME": "/root"}
+    found = take_notifier(environ, window_s=1)
+    assert found is not None
+    found.close()
+    assert environ == {"HOME": "/root"}
+    assert take_notifier(environ, window_s=1) is None
+
+
+@pytest.mark.parametrize("address", ["vsock:2:1", "relative", "", "@"])
+def test_an_address_of_another_kind_is_refused(address: str) -> None:
+    with pytest.raises(ValueError, match="NOTIFY_SOCKET is"):
+        take_notifier({"NOTIFY_SOCKET": address}, window_s=1)

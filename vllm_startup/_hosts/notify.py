@@ -1,0 +1,115 @@
+"""systemd's notification protocol, for a unit with ``Type=notify`` (sd_notify(3), systemd.service(5)).
+
+While something advances the start's timeout is extended, so that ``TimeoutStartSec=`` is how long a
+start may be silent in its first moments, and ``--stall`` how long later on: a guess of how long a
+whole start may take is not needed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping, MutableMapping
+from typing import Final
+
+from vllm_startup._hosts.standing import Standing
+
+_SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
+_EVERY_S: Final = 5.0  # between two messages that say little new
+_MICRO: Final = 1_000_000
+
+
+class Notifier:
+    """Tells a service manager how a server stands.
+
+    Args:
+        address: The manager's socket: a path, or ``@`` and a name.
+        window_s: For how many seconds each sign of progress extends the start's timeout.
+        watchdog_s: How often a healthy server has to be reported, in seconds; None for never.
+    """
+
+    def __init__(self, address: str, *, window_s: float, watchdog_s: float | None) -> None:
+        self.watchdog_s = watchdog_s
+        self.error: str | None = None
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._window_s = window_s
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._socket.setblocking(False)
+        self._owed: list[str] = []
+        self._told_at = float("-inf")
+        self._told: Standing | None = None
+        self._alive_at = float("-inf")
+
+    def tell(self, standing: Standing, now: float) -> None:
+        """Tell what is new.
+
+        Args:
+            standing: The newest.
+            now: Seconds on a clock that never goes back.
+        """
+        before, self._told = self._told, standing
+        if standing.state == "stopping" and (before is None or before.state != "stopping"):
+            self._owed.append("STOPPING=1")
+        if standing.started and not (before and before.started):
+            self._owed.append("READY=1")
+        if standing.state == "starting" and _advanced(before, standing, now - self._told_at):
+            self._owed.append(f"EXTEND_TIMEOUT_USEC={round(self._window_s * _MICRO)}")
+        changed = before is None or (before.state, before.phase) != (standing.state, standing.phase)
+        if self._owed or changed or now - self._told_at >= _EVERY_S:
+            self._told_at = now
+            self._send([*self._owed, f"STATUS={standing.summary}"])
+
+    def alive(self, standing: Standing, now: float) -> None:
+        """Feed the manager's watchdog, if the server is ready and that is due."""
+        if self.watchdog_s is not None and standing.ready and now - self._alive_at >= self.watchdog_s / 3:
+            self._alive_at = now
+            self._send([*self._owed, "WATCHDOG=1"])
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _send(self, lines: list[str]) -> None:
+        try:
+            self._socket.sendto("\n".join(lines).encode(), self._address)
+        except BlockingIOError:
+            return  # its queue is full: what is owed is told next time
+        except OSError as error:
+            self.error = error.strerror or str(error)
+        self._owed = []
+
+
+def _advanced(before: Standing | None, standing: Standing, passed_s: float) -> bool:
+    """Whether something has advanced since the last message, and telling it again is due."""
+    if before is None or before.phase is not standing.phase:
+        return True
+    return passed_s >= _EVERY_S and standing.quiet_s is not None and standing.quiet_s < passed_s
+
+
+def take_notifier(environ: MutableMapping[str, str], *, window_s: float) -> Notifier | None:
+    """The service manager's notifier, if there is one.
+
+    What is meant for us is taken out of the environment: the server must not be taken for its sender.
+
+    Raises:
+        ValueError: ``NOTIFY_SOCKET`` is no address that is known here.
+    """
+    address = environ.pop(_SOCKET, None)
+    watchdog_s = _watchdog_s(environ)
+    for name in (_WATCHDOG, _WATCHDOG_PID):
+        environ.pop(name, None)
+    if address is None:
+        return None
+    if not address.startswith(("/", "@")) or len(address) < 2:
+        raise ValueError(
+            f"NOTIFY_SOCKET is {address!r}; only a path or an abstract name (@...) is known here"
+        )
+    return Notifier(address, window_s=window_s, watchdog_s=watchdog_s)
+
+
+def _watchdog_s(environ: Mapping[str, str]) -> float | None:
+    """The manager's watchdog, unless it is another process's."""
+    text, pid = environ.get(_WATCHDOG, ""), environ.get(_WATCHDOG_PID, str(os.getpid()))
+    if not text.isdigit() or not int(text) or pid != str(os.getpid()):
+        return None
+    return int(text) / _MICRO
