@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from cli_tools import run, words_of
+from trees import eventually
 
 SPEED = ("--speed", "4")
 MARK = "DEMO_TEST"
@@ -89,6 +90,21 @@ async def test_an_interruption_leaves_nothing(number: signal.Signals, status: in
 
     assert process.returncode == status
     assert errors.decode().splitlines()[-1] == f"interrupted by {number.name}"
+
+
+@pytest.mark.parametrize("phase", ["launching", "configuring", "loading_weights", "compiling", "warming_up"])
+async def test_its_own_sudden_death_leaves_nothing(phase: str, tmp_path: Path) -> None:
+    process = await asyncio.create_subprocess_exec(
+        *words_of("demo", *SPEED), stderr=asyncio.subprocess.PIPE, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
+    assert process.stderr is not None
+    while phase.encode() not in await asyncio.wait_for(process.stderr.readline(), 20):
+        pass
+    process.kill()
+    await process.wait()
+
+    assert await asyncio.to_thread(eventually, lambda: not simulated())
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [["explode"], ["--speed", "0"], ["--speed", "fast"], ["--vllm", "0.1"]])
