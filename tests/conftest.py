@@ -14,14 +14,16 @@ pytest_plugins = ["pytester"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--real-all", action="store_true", help="with a real vLLM: every way out of a launch in every phase"
+        "--every-way",
+        action="store_true",
+        help="every way out of a launch in every phase, also with a real vLLM",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--real-all"):
+    if config.getoption("--every-way"):
         return
-    left_out = [item for item in items if item.get_closest_marker("real_all")]
+    left_out = [item for item in items if item.get_closest_marker("every_way")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
 

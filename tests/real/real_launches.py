@@ -15,14 +15,15 @@ from types import TracebackType
 from typing import Any, Self
 
 import attrs
-from real_caller import Errand, Way
+from caller import Errand, Way
 from real_server import free_port
 from real_starts import environment_of
-from real_traces import Traces
+from traces import Traces
 from trees import Tree, eventually
 
-CALLER = Path(__file__).with_name("real_caller.py")
+CALLER = Path(__file__).parents[1] / "caller.py"
 LIMIT_S = 200.0
+WITHIN_S = 0.2  # the middle of every phase: the shortest lasts half a second
 GONE_S = 12.0  # from a caller's sudden death: SIGTERM, 8 s, SIGKILL
 EAGER = ("--enforce-eager",)
 
@@ -81,6 +82,7 @@ class Launching:
             log=str(self.log),
             way=way,
             phase=phase,
+            within_s=WITHIN_S,
         )
         return Caller(self.start([sys.executable, str(CALLER), json.dumps(attrs.asdict(errand))]))
 

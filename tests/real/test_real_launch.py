@@ -15,7 +15,7 @@ from trees import eventually
 
 pytestmark = pytest.mark.real
 
-rarely = pytest.mark.real_all
+rarely = pytest.mark.every_way
 EVERY_PHASE = [  # of the CPU build, which warms up while it compiles
     pytest.param("launching", EAGER, marks=rarely),
     pytest.param("configuring", EAGER, marks=rarely),
@@ -62,7 +62,7 @@ def test_an_exception_in_the_block(phase: str, launching: Launching) -> None:
     "phase", ["loading_weights", pytest.param("launching", marks=rarely), pytest.param("ready", marks=rarely)]
 )
 def test_a_caller_that_is_killed(phase: str, launching: Launching) -> None:
-    told = launching.caller("die", phase=phase).end()
+    told = launching.caller("SIGKILL", phase=phase).end()
 
     assert told["status"] == -signal.SIGKILL, told
     assert launching.is_clean(within=GONE_S), launching.traces.all()

@@ -1,0 +1,87 @@
+"""What a launched server may leave behind, looked for in the system itself."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+from trees import Tree, read
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+@attrs.frozen(kw_only=True)
+class Traces:
+    """The traces of one launch.
+
+    vLLM's processes rename themselves over their environment, and one may have left the session: so a process
+    belongs to it that has the mark, the directory, the log, or a file in the temporary directory.
+
+    Attributes:
+        tree: Gives the mark that is in the environment of the launch.
+        place: Its working directory, with its log.
+        temporary: Its ``$TMPDIR``.
+        port: Where it listens.
+    """
+
+    tree: Tree
+    place: Path
+    temporary: Path
+    port: int
+    _shared_before: frozenset[Path] = attrs.field(factory=lambda: frozenset(SHARED_MEMORY.iterdir()))
+
+    def processes(self) -> dict[int, str]:
+        """What lives, the guardian and the caller included: pid to command line."""
+        found = self.tree.alive()
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and any(self._is_ours(path) for path in held_by(entry)):
+                found[int(entry.name)] = read(entry / "cmdline").replace(b"\0", b" ").decode().strip()
+        return found
+
+    def port_is_taken(self) -> bool:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # closed connections are no trace
+            try:
+                probe.bind(("127.0.0.1", self.port))
+                probe.listen()
+            except OSError:
+                return True
+            return False
+
+    def files(self) -> list[str]:
+        """Files in the temporary directory, and shared memory that is new and that nobody has mapped."""
+        orphans = self._orphans()
+        if orphans:  # another program may be about to map or to unlink what it has just made
+            time.sleep(0.5)
+            orphans &= self._orphans()
+        return [str(path) for path in sorted([*orphans, *self.temporary.rglob("*")])]
+
+    def _orphans(self) -> set[Path]:
+        new = set(SHARED_MEMORY.iterdir()) - self._shared_before
+        return new - {
+            Path(line.split(maxsplit=5)[-1])
+            for entry in Path("/proc").iterdir()
+            if new and entry.name.isdigit()
+            for line in read(entry / "maps").decode(errors="replace").splitlines()
+            if f" {SHARED_MEMORY}/" in line
+        }
+
+    def all(self) -> list[str]:
+        """Everything that is there; empty when nothing was left."""
+        processes = [f"{pid} {line}" for pid, line in self.processes().items()]
+        return [*processes, *self.files(), *([f"port {self.port}"] if self.port_is_taken() else [])]
+
+    def _is_ours(self, path: str) -> bool:
+        return path.startswith((str(self.place), str(self.temporary)))
+
+
+def held_by(entry: Path) -> Iterator[str]:
+    """The directory and the open files of a process."""
+    try:
+        for link in (entry / "cwd", *(entry / "fd").iterdir()):
+            yield str(link.readlink())
+    except OSError:
+        return  # it is gone, or is a zombie
