@@ -46,6 +46,27 @@ async def test_a_hook_that_raises_is_called_all_the_same(caplog: pytest.LogCaptu
     assert len([record for record in caplog.records if "on_event raised" in record.message]) == 1
 
 
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=repr)
+async def test_a_hook_that_wants_to_leave_is_called_all_the_same(error: BaseException) -> None:
+    seen: list[str] = []
+
+    def hook(event: Event) -> None:
+        seen.append(event.event)
+        raise error
+
+    async with watching(hook) as startup:
+        await startup.wait_until_ready()
+    assert seen[-1] == "ended"
+
+
+def test_a_coroutine_function_is_no_hook() -> None:
+    async def hook(event: Event) -> None:
+        raise AssertionError(event)
+
+    with pytest.raises(TypeError, match="on_event must be a plain function"):
+        watching(hook)
+
+
 async def test_a_hook_that_blocks_delays_nobody() -> None:
     released = threading.Event()
     began = time.monotonic()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import queue
 import threading
@@ -23,6 +24,11 @@ class Hook:
     def __init__(self, function: Callable[[Event], object]) -> None:
         if not callable(function):
             raise TypeError(f"on_event must be callable with one event, not {function!r}")
+        if inspect.iscoroutinefunction(function):
+            raise TypeError(
+                f"on_event must be a plain function, not the coroutine function {function!r};"
+                " a coroutine follows Startup.events() instead"
+            )
         self._function = function
         self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -61,7 +67,7 @@ class Hook:
         while (event := self._queue.get()) is not None:
             try:
                 self._function(event)
-            except Exception:  # noqa: BLE001 - the caller's hook may raise anything; the wait goes on
+            except BaseException:  # noqa: BLE001 - the caller's hook may raise anything; the wait goes on
                 if not self._failed:
                     _log.exception(
                         "on_event raised; it is called all the same, and further errors are not logged"
