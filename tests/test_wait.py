@@ -12,7 +12,7 @@ import textwrap
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pytest
 
@@ -204,6 +204,11 @@ def test_the_default_address() -> None:
 # --- misuse -------------------------------------------------------------------------------
 
 
+def _closed() -> BinaryIO:
+    with Path(__file__).open("rb") as stream:
+        return stream
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
@@ -217,10 +222,22 @@ def test_the_default_address() -> None:
         ({"pid": 1, "restarts": 2}, ValueError, "restarts"),
         ({"restarts": 1}, ValueError, "restarts"),
         ({"until": "soon"}, ValueError, "until"),
-        ({"timeouts": 60}, TypeError, "timeouts"),
+        (
+            {"timeouts": 60},
+            TypeError,
+            r"timeouts must be vllm_startup.Timeouts, such as Timeouts\(600\), not 60",
+        ),
+        ({"raise_early": "no"}, TypeError, "raise_early must be True or False"),
+        ({"process": 7}, TypeError, "process must be"),
+        ({"model": 7}, TypeError, "model must be"),
+        ({"model": ""}, ValueError, "model must not be empty"),
         ({"stable_for": -5}, ValueError, "stable_for"),
         ({"log": "."}, ValueError, "log.*directory"),
-        ({"log": 7}, TypeError, "log"),
+        ({"log": 7}, TypeError, "log must be"),
+        ({"log": 7.5}, TypeError, "log must be"),
+        ({"log": b"vllm.log"}, TypeError, "log must be"),
+        ({"log": "a\0b"}, ValueError, "log must be"),
+        ({"log": _closed()}, ValueError, "log must be an open stream"),
         ({"gpus": ["first"]}, ValueError, "gpus"),
         ({"gpus": []}, ValueError, "gpus"),
         ({"probes": [7]}, TypeError, "probes"),

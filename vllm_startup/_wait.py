@@ -66,6 +66,8 @@ def watch(
         raise ValueError("give either target= or process=, pid= and log=: a target finds its own")
     if process is not None and pid is not None:
         raise ValueError("give either process= or pid=, not both: a process has its pid")
+    if process is not None and not hasattr(process, "returncode"):
+        raise TypeError(f"process must be a subprocess.Popen or an asyncio process, not {process!r}")
     if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int)):
         raise TypeError(f"pid must be a process id, a whole number, not {pid!r}")
     _refuse_unread_pipes(process, log)
@@ -284,7 +286,14 @@ def _log_probes(log: LogSource | None) -> list[Probe]:
         raise TypeError(
             f"log must be a path or a stream, not {log!r}; open a descriptor first: open({log!r}, 'rb')"
         )
-    return [StreamProbe(log)]
+    if isinstance(log, bytes):
+        raise TypeError(f"log must be a path as str or os.PathLike, or a stream, not {log!r}")
+    try:
+        return [StreamProbe(log)]
+    except TypeError as error:
+        raise TypeError(f"log must be a path or a stream, not {log!r}") from error
+    except ValueError as error:
+        raise ValueError(f"log must be an open stream: {error}") from error
 
 
 def _health_probe(

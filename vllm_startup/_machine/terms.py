@@ -29,6 +29,16 @@ def _count(_terms: object, attribute: attrs.Attribute[int], value: int) -> None:
         raise ValueError(f"{attribute.name} must not be negative, not {value!r}")
 
 
+def _limits(_terms: object, _attribute: object, value: Timeouts) -> None:
+    if not isinstance(value, Timeouts):
+        raise TypeError(f"timeouts must be vllm_startup.Timeouts, such as Timeouts(600), not {value!r}")
+
+
+def _yes_or_no(_terms: object, attribute: attrs.Attribute[bool], value: bool) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{attribute.name} must be True or False, not {value!r}")
+
+
 def _rules(_terms: object, _attribute: object, value: tuple[Rule, ...]) -> None:
     for rule in value:
         if not isinstance(rule, Rule):
@@ -55,10 +65,10 @@ class Terms:
     )
     until: Tier = attrs.field(default="health", validator=_tier)
     stable_for: float = attrs.field(default=0.0, validator=_seconds)
-    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=attrs.validators.instance_of(Timeouts))
+    timeouts: Timeouts = attrs.field(factory=Timeouts, validator=_limits)
     restarts: int = attrs.field(default=0, validator=_count)
     exit_grace: float = attrs.field(default=10.0, validator=_seconds)
-    raise_early: bool = False
+    raise_early: bool = attrs.field(default=False, validator=_yes_or_no)
     rules: tuple[Rule, ...] = attrs.field(default=(), validator=_rules)
     earlier: Earlier | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.instance_of(Earlier))

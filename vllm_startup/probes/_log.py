@@ -63,7 +63,8 @@ class LogFileProbe:
         local: Whether looks return at once; None: by the file system.
 
     Raises:
-        ValueError: ``path`` is a directory, a named pipe or a device, or ``poll_s`` is not positive.
+        ValueError: ``path`` is a directory, a named pipe or a device, or holds a null character, or
+            ``poll_s`` is not positive.
     """
 
     def __init__(
@@ -72,6 +73,8 @@ class LogFileProbe:
         if not poll_s > 0:
             raise ValueError(f"poll_s must be more than 0 seconds, not {poll_s}")
         self._path = Path(path)
+        if "\0" in str(path):
+            raise ValueError(f"log must be a path without null characters, not {str(path)!r}")
         try:
             _check_regular(self._path.stat(), self._path)
         except OSError:
