@@ -50,7 +50,12 @@ async def _nothing_is_left() -> AsyncIterator[None]:
 
 
 async def look(probe: HealthProbe, now: float = 0.0) -> list[Reading]:
-    return list(await asyncio.wait_for(probe.sample(now), 10))
+    """One look at the port, with the answer of ``/health`` that is asked for right behind it."""
+    async with asyncio.timeout(10):
+        seen = list(await probe.sample(now))
+        if [type(reading) for reading in seen] == [Connection] and not probe.interval_s:
+            seen += await probe.sample(now)
+    return seen
 
 
 async def rounds(probe: HealthProbe, count: int = 1) -> list[Answer]:
@@ -342,6 +347,14 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vllm_startup.probes._health.INFERENCE_LIMIT_S", 0.05)
 
 
+async def test_a_port_is_told_before_its_server_answers() -> None:
+    async with serving(answered(OK)) as netloc, probing(f"http://{netloc}") as probe:
+        assert list(await probe.sample(0.0)) == [Connection(state="listening")]
+        assert probe.interval_s == 0.0
+        assert list(await probe.sample(0.0)) == [Answer(tier="health", ok=True, status=200)]
+        assert probe.interval_s == 0.5
+
+
 @pytest.mark.usefixtures("impatient")
 async def test_a_server_that_never_answers_times_out() -> None:
     async with serving(answered(b"", pause=5)) as netloc, probing(f"http://{netloc}") as probe:
@@ -404,7 +417,10 @@ async def test_a_port_that_lets_a_connect_in_but_no_request_times_out() -> None:
         raise httpx.ConnectTimeout("", request=request)
 
     async with probing("http://h:1", transport=httpx.MockTransport(handle)) as probe:
-        assert await look(probe) == [Connection(state="timed_out", detail="ConnectTimeout")]
+        assert await look(probe) == [
+            Connection(state="listening"),
+            Connection(state="timed_out", detail="ConnectTimeout"),
+        ]
         assert probe.interval_s == 0.5
 
 
@@ -864,7 +880,7 @@ async def test_the_owner_of_a_unix_socket(tmp_path: Path) -> None:
 async def test_a_sample_can_be_cancelled_at_any_time() -> None:
     async with serving(answered(b"", pause=5)) as netloc, probing(f"http://{netloc}") as probe:
         for pause in (0.0, 0.001, 0.005, 0.02):
-            task = asyncio.create_task(probe.sample(0.0))
+            task = asyncio.create_task(look(probe))
             await asyncio.sleep(pause)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -56,9 +56,9 @@ INFERENCE_LIMIT_S: Final = 60.0
 class HealthProbe:
     """Sees whether anything listens at the server's address, whose it is, and what it answers.
 
-    While connects are refused they are all that happens. Once something listens, each round asks for
-    ``/health``, then for the further tiers up to ``until``, one sample a request, so that each tier is told
-    as soon as it is met. A round ends at the first tier that is not.
+    While connects are refused they are all that happens. Once something listens, that is told, and each
+    round asks for ``/health``, then for the further tiers up to ``until``, one sample a request, so that each
+    tier is told as soon as it is met. A round ends at the first tier that is not.
 
     Args:
         url: The server's root: ``http://``, ``https://`` or ``unix:///path``.
@@ -90,7 +90,7 @@ class HealthProbe:
             raise ValueError(f"until must be one of {', '.join(TIERS)}, not {until!r}")
         self._address = address = parse_url(url)
         self._tiers = TIERS[1 : TIERS.index(until) + 1]
-        self._model = model
+        self._model = _checked_model(model)
         self._tree_pids = tree_pids
         self._connector = None if transport is not None else Connector(address)
         self._http = HttpClient(
@@ -103,6 +103,7 @@ class HealthProbe:
         self._runner = BlockingRunner("vllm-startup health")
         self._listening = False
         self._listener = UNKNOWN
+        self._due = False  # the port has been told, and /health comes next
         self._round: tuple[Tier, ...] = ()
         self._served = model
         self._task: Task | None = None
@@ -117,7 +118,7 @@ class HealthProbe:
     @property
     def interval_s(self) -> float:
         """0 within a round; else by what the port does and where it is."""
-        if self._round:
+        if self._round or self._due:
             return 0.0
         if self._listening:
             return ANSWER_POLL_S
@@ -147,6 +148,9 @@ class HealthProbe:
             verdict = await self._ask_model() if tier == "model" else await self._ask_inference()
             self._round = tuple(rest) if verdict.ok else ()
             return [self._answer(tier, verdict)]
+        if self._due:
+            self._due = False
+            return await self._ask_health(now)
         if not (self._listening and self._tiers):
             attempt = await self._connect(now)
             if attempt.state != "listening":
@@ -155,9 +159,10 @@ class HealthProbe:
                 return news
         await self._prepare(True)
         await self._find_listener(now)
-        if not self._tiers:
-            return self._connection(Attempt("listening", self._listener.detail), now)
-        return await self._ask_health(now)
+        if news := self._connection(self._open_port, now):  # told before the answer, which may not come
+            self._due = bool(self._tiers)
+            return news
+        return await self._ask_health(now) if self._tiers else []
 
     async def aclose(self) -> None:
         """Close connections and let the thread end."""
@@ -296,6 +301,16 @@ class HealthProbe:
     @property
     def _open_port(self) -> Attempt:
         return Attempt("listening", self._listener.detail)
+
+
+def _checked_model(model: str | None) -> str | None:
+    if model is None:
+        return None
+    if not isinstance(model, str):
+        raise TypeError(f"model must be a model's name, not {model!r}")
+    if not model.strip():
+        raise ValueError("model must not be empty; None is any model")
+    return model
 
 
 def _checked_key(api_key: str | None) -> str | None:
