@@ -35,7 +35,7 @@ from scene import (
 from vllm_startup import Timeouts, probes
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
-from vllm_startup._readings import ProbeBroken, ProbeRecovered, WatchPaused
+from vllm_startup._readings import Answer, ProbeBroken, ProbeRecovered, WatchPaused
 
 QUIET: list[Seen] = [(0, found()), (0, tree(server()))]
 
@@ -353,6 +353,20 @@ def test_answers_of_5xx_are_the_cause() -> None:
     assert run.report.cause.kind == "unhealthy"
 
 
+def test_a_server_that_listens_and_does_not_answer_is_the_suspect() -> None:
+    run = watch([*QUIET, (5, listening())], timeouts=Timeouts(20), until_s=50)
+    assert fields(run)["suspect"] == "the port listens, and nothing has answered yet"
+    silent = watch([*QUIET, (5, listening())], timeouts=Timeouts(20), until="engine", until_s=50)
+    assert fields(silent)["suspect"] is None
+
+
+def test_no_secret_of_an_answer_gets_into_the_cause() -> None:
+    said = Answer(tier="health", ok=False, status=302, owner="tree", detail="HTTP 302 to http://u:hunter2@b/")
+    run = watch([*QUIET, (5, listening()), (6, said)], timeouts=Timeouts(20), until_s=50)
+    assert run.report.cause is not None
+    assert "http://***@b/" in run.report.cause.message
+
+
 def test_the_stall_says_what_moved_last() -> None:
     run = watch([*QUIET, (5, log(engine(LOAD)))], until_s=5000)
     assert run.report.last_progress is not None
@@ -375,6 +389,11 @@ def test_a_time_in_which_nobody_watched_counts_for_no_limit(timeouts: Timeouts, 
     assert ended(QUIET, timeouts=timeouts)[0] == without
     paused: list[Seen] = [*QUIET, (90, WatchPaused(paused_s=60))]
     assert ended(paused, timeouts=timeouts)[0] == without + 60
+
+
+def test_a_stall_does_not_count_a_time_in_which_nobody_watched_as_silence() -> None:
+    run = watch([*QUIET, (90, WatchPaused(paused_s=60))], timeouts=Timeouts(stall=100), until_s=500)
+    assert fields(run)["silent_s"] == 100.0
 
 
 def test_a_pause_that_outlasts_the_limit_does_not_end_the_wait() -> None:

@@ -96,6 +96,18 @@ def test_a_rule_on_readings_sees_readings_of_the_users_own() -> None:
     assert run.phases["compiling"] == 6.0
 
 
+def test_a_rule_on_a_reading_that_cannot_be_shown() -> None:
+    class Sullen(Reading):
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    def match(reading: Reading) -> Advance | None:
+        return Advance(Phase.COMPILING) if isinstance(reading, Sullen) else None
+
+    run = seeing(Rule(None, match), (5, Sullen()))
+    assert run.report.phases[-1].because[0].text == "Sullen"
+
+
 def test_a_rule_on_readings_sees_the_built_in_ones_too() -> None:
     kinds: set[str] = set()
     seeing(Rule(None, lambda reading: kinds.add(type(reading).__name__)), (5, log("x")))

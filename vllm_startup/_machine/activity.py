@@ -155,12 +155,19 @@ class Activity:
         last = max(self.last.at, self.watched_since)
         if self.cpu_at is not None and self.cpu_at > last:
             last = self.cpu_at if cpu_only is None else min(self.cpu_at, last + cpu_only)
-        unwatched = sum(seconds for ended_at, seconds in self._pauses if ended_at > last)
-        return last + unwatched + stall
+        return last + self._unwatched(last) + stall
+
+    def silent_s(self, at: float) -> float:
+        """For how many seconds nothing has moved, without those in which nobody watched."""
+        last = self.newest.at
+        return at - last - self._unwatched(last)
 
     def forgive(self, ended_at: float, seconds: float) -> None:
         """Let a time in which nobody watched, and that ended at ``ended_at``, count for no stall."""
         self._pauses.append((ended_at, seconds))
+
+    def _unwatched(self, since: float) -> float:
+        return sum(seconds for ended_at, seconds in self._pauses if ended_at > since)
 
 
 def _working(tree: ProcessTree) -> Iterable[ProcessSample]:

@@ -333,7 +333,6 @@ class Bringup:
         except Exception as error:  # noqa: BLE001 - the caller's code may do anything; the wait survives
             self.warn(at, "rule_failed", f"rule {rule.name!r} raised {described(error)}")
             return
-        text = clean(subject.message if isinstance(subject, Line) else repr(subject))
         match finding:
             case None:
                 pass
@@ -341,6 +340,7 @@ class Bringup:
                 text = f"rule {rule.name!r} says ready, which only the server's own answers can"
                 self.warn(at, "rule_failed", text)
             case Advance(phase=phase):
+                text = clean(subject.message if isinstance(subject, Line) else described(subject))
                 self.attempt.advance(phase, at, Ground(probe=f"rule {rule.name}", text=text, at=at))
             case Progress(what=what, done=done, total=total):
                 self.attempt.count(at, what, done, total)

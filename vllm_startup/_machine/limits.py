@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._events import Outcome
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._phases import Phase
@@ -67,7 +68,7 @@ def limit_cause(
     evidence = (Evidence(text=f"last progress: {attempt.activity.newest.what}"),)
     because = f"; {suspect}" if suspect else ""
     if limit == "stall":
-        silent = round(at - attempt.activity.newest.at, 3)
+        silent = round(attempt.activity.silent_s(at), 3)
         text = f"nothing has advanced for {silent:.0f} s in {phase}{because}"
         return outcome, Stalled(
             message=text, phase=phase, silent_s=silent, suspect=suspect, evidence=evidence
@@ -97,7 +98,7 @@ def _serving_cause(attempt: Attempt) -> Cause | None:
         "failed again before it was stable" if readiness.missed else f"never met the tier {readiness.until}"
     )
     text = f"the server listens but {again}: {answer.detail or f'status {answer.status}'}"
-    return Unhealthy(message=text, status=answer.status, confidence="likely")
+    return Unhealthy(message=clean(text), status=answer.status, confidence="likely")
 
 
 def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
@@ -109,6 +110,8 @@ def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
     if attempt.activity.suspended:
         pid, name = next(iter(attempt.activity.suspended.items()))
         return f"process {name} (pid {pid}) is suspended by a signal"
+    if attempt.readiness.unanswered and attempt.signs.listening_since is not None:
+        return "the port listens, and nothing has answered yet"
     heartbeat = attempt.told.heartbeat
     if heartbeat and heartbeat[0].startswith("placement_group"):
         return "Ray's placement group is pending"

@@ -59,6 +59,11 @@ class Readiness:
         return confirmed is not None and confirmed - self.held_since >= self.stable_for
 
     @property
+    def unanswered(self) -> bool:
+        """Whether the server is asked something, and has never answered."""
+        return self.until != "engine" and self.last is None
+
+    @property
     def due(self) -> float | None:
         """When the engine tier will have held, if the engines live on; other tiers are asked again."""
         if self.until != "engine" or self.held_since is None:
