@@ -97,6 +97,13 @@ def test_commands(command: list[str], expected: tuple[str, ...]) -> None:
         ("Password: abc", "Password: ***"),
         ("token='unfinished", "token='***'"),
         ("--api-key abc", "--api-key ***"),
+        (
+            "run ['vllm', 'serve', '--api-key', 'abc', 'def', '--port', '1']",
+            "run ['vllm', 'serve', '--api-key', '***', '--port', '1']",
+        ),
+        (r'{"args": "[\"--hf-token\", \"abc\"]"}', r'{"args": "[\"--hf-token\", \"***\"]"}'),
+        ("hf_token=SecretStr('abc'), n=1", "hf_token=***), n=1"),
+        ("api_key=b'abc', n=1", "api_key=***, n=1"),
     ],
 )
 def test_secrets_are_hidden(text: str, expected: str) -> None:
@@ -120,6 +127,7 @@ def test_secrets_are_hidden(text: str, expected: str) -> None:
         "Started server process, see http://0.0.0.0:8000/docs and a@b.c",
         "TOKENIZERS_PARALLELISM=false VLLM_MAX_TOKENS=16384",
         "key_cache shape: [2, 16], routing key: x",
+        "unrecognized arguments: ['--api-key', '--port', '1']",
         "basic configuration; bearer of news; authorization: user is unknown",
     ],
 )

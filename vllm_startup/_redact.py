@@ -22,8 +22,11 @@ _TRIGGERS: Final = (
     "passphrase", "x-amz-", "x-goog-", "signature=", "sig=", "policy=",
 )  # fmt: skip
 
-# A secret's place: quoted (also inside JSON inside JSON), a list (``api_key=['a', 'b']``), or a word.
-_VALUE: Final = r"""(?:\\?"[^"]*"?|'[^']*'?|\[[^\]]*\]?|[^\s,;&'"()\[\]{}]+)"""
+# A secret's place: quoted (also inside JSON inside JSON, ``b'a'``, ``SecretStr('a')``), a list
+# (``api_key=['a', 'b']``), or a word.
+_VALUE: Final = (
+    r"""(?:(?:[A-Za-z]{1,20}\(|[bru]{1,2})?(?:\\?"[^"]*"?|'[^']*'?)|\[[^\]]*\]?|[^\s,;&'"()\[\]{}]+)"""
+)
 
 # ``api_key=...``, ``"hf_token": ...``, ``HF_TOKEN=...``. Not ``max_num_batched_tokens=8192``, not
 # ``tokenizer=...``, not ``KeyError: ...``.
@@ -35,9 +38,11 @@ _NAMED: Final = (
 )  # fmt: skip
 
 _FLAG_ALONE: Final = r"(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase))"
-# ``--api-key a b`` (vLLM takes several), ``--hf-token x``, ``--ssl-keyfile-password x``.
+# ``--api-key a b`` (vLLM takes several), ``--hf-token x``, ``--ssl-keyfile-password x``; in the repr of a
+# list: ``'--api-key', 'a', 'b'``.
 _FLAG: Final = (
-    r"(?P<name>" + _FLAG_ALONE + r")(?P<values>=" + _VALUE + r"|(?:[ \t]{1,4}(?!-)" + _VALUE + ")+)"
+    r"(?P<name>" + _FLAG_ALONE + r")(?P<values>=" + _VALUE + r"|(?:[ \t]{1,4}(?!-)" + _VALUE + ")+"
+    r"""|(?P<quote>\\?["'])(?:,[ \t]{0,4}\\?["'](?!-)[^"']*["']?)+)"""
 )
 _BEARER: Final = r"(?P<name>\b[Bb]earer[ \t]{1,4})[A-Za-z0-9._~+/=-]{6,}"
 _AUTHORIZATION: Final = (
@@ -111,6 +116,8 @@ def _substitutions() -> tuple[tuple[re.Pattern[str], str | Callable[[re.Match[st
 
 
 def _hide_values(match: re.Match[str]) -> str:
+    if quote := match["quote"]:
+        return f"{match['name']}{quote}, {quote}{HIDDEN}{quote}"
     between = match["values"][0]
     return f"{match['name']}{between}{HIDDEN}"
 
