@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import threading
+from contextlib import closing
 
 import pytest
 
@@ -38,6 +40,25 @@ def test_errors_pass_through() -> None:
 async def test_errors_pass_through_out_of_a_running_loop() -> None:
     with pytest.raises(LookupError, match="mine"):
         in_own_loop(failing)()
+
+
+def test_an_interrupt_ends_the_work_in_its_thread() -> None:
+    ended = threading.Event()
+
+    async def waiting() -> None:
+        main = threading.main_thread().ident or 0
+        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGINT)).start()
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.set()
+
+    async def cell() -> None:
+        in_own_loop(waiting)()
+
+    with pytest.raises(KeyboardInterrupt), closing(asyncio.new_event_loop()) as loop:
+        loop.run_until_complete(cell())  # as a notebook does, and not asyncio.run: it takes the signal
+    assert ended.is_set()
 
 
 async def test_no_thread_is_left() -> None:

@@ -11,12 +11,14 @@ from typing import Any, ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_LEAVE_S = 5.0  # how long the loop may take to end after an interrupt
+
 
 def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]:
     """The same function, run to its end in a loop of its own.
 
     The loop runs in the calling thread, or in another one where the calling thread has a loop
-    already (a notebook); that loop is blocked meanwhile.
+    already (a notebook); that loop is blocked meanwhile. An interrupt (Ctrl-C) ends it there, too.
     """
 
     @functools.wraps(function)
@@ -35,15 +37,32 @@ def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
+    cancels: list[Callable[[], object]] = []
+    over = threading.Event()  # a join that was interrupted takes the thread for ended (CPython 3.11)
+
+    async def cancellable() -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        cancels.append(functools.partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel))
+        return await work
 
     def run() -> None:
         try:
-            results.append(asyncio.run(work))
+            results.append(asyncio.run(cancellable()))
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
             errors.append(error)
+        finally:
+            over.set()
 
     thread = threading.Thread(target=run, name="vllm_startup:sync", daemon=True)
     thread.start()
+    try:
+        over.wait()
+    except BaseException:  # KeyboardInterrupt
+        for cancel in cancels:
+            cancel()
+        over.wait(_LEAVE_S)
+        raise
     thread.join()
     if errors:
         raise errors[0]
