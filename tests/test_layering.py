@@ -211,6 +211,7 @@ def test_only_our_logger_is_used() -> None:
 def test_third_parties_are_those_that_are_declared() -> None:
     declared = {
         "attrs",
+        "h11",
         "httpx",
         "psutil",
         "pynvml",
