@@ -148,6 +148,14 @@ def test_systemds_lines_about_one_start_begin_one_attempt() -> None:
     assert run.report.phase == "configuring"
 
 
+def test_first_lines_that_overtake_systemds_are_of_the_start_that_it_tells() -> None:
+    banner = "Nov 30 12:00:19 host vllm[10]: " + api(BANNER)
+    started = STARTED.replace("12:00:30", "12:00:19")
+    first = [STARTING, *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in crashed()), EXITED]
+    run = watch([(0, opened()), (0, log(*first, banner, started, history=True))], wall=NOON + 60)
+    assert outcomes(run) == [("failed", "gpu_out_of_memory"), ("unfinished", "")]
+
+
 def test_a_restart_that_systemd_refuses_is_no_attempt() -> None:
     refused = "Nov 30 12:00:20 host systemd[1]: vllm.service: Start request repeated too quickly."
     crash = [STARTING, *(f"Nov 30 12:00:05 host vllm[5]: {line}" for line in crashed()), EXITED]

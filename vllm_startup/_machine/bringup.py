@@ -23,6 +23,7 @@ from vllm_startup._log.lines import Line
 from vllm_startup._machine.attempt import Attempt, Process
 from vllm_startup._machine.chronicle import Chronicle
 from vllm_startup._machine.course import Ground
+from vllm_startup._machine.ending import died
 from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.terms import Terms
 from vllm_startup._machine.told import Source
@@ -120,6 +121,11 @@ class Bringup:
         cause = old.ending.conclude(ended=True)
         if told.served_at is not None and (cause is None or cause.kind != "port_in_use"):
             return "ready", None
+        if cause is None and told.exit is not None and told.exit != (None, None):
+            code, signal = told.exit
+            cause = died(
+                r.ProcessExited(pid=old.pid or 0, name="the server", code=code, signal=signal, root=True)
+            )
         return ("failed" if cause or told.exit else "unfinished"), cause
 
     def close(self, attempt: Attempt, at: float, outcome: Outcome, cause: Cause | None) -> None:

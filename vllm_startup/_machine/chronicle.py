@@ -23,6 +23,7 @@ Timed = Callable[[Line], float]
 
 _LOOSE_LINES = 500  # a traceback of a start that died before its banner
 # In this order systemd tells of one start. It says "Started" when a unit of Type=notify is ready.
+_YOUNG_S = 1.0  # and a little after the process's first lines, if these were quick
 _ANNOUNCED = {"systemd_starting": 1, "systemd_started": 2}
 
 
@@ -103,7 +104,7 @@ class Chronicle:
         if self._is_of_the_dead(line) and not _any_means(sightings, Means.START):
             self.attempts[-2].hear_late(line, at)
             return
-        if _any_means(sightings, Means.START) and self._starts_anew(attempt, line, sightings):
+        if _any_means(sightings, Means.START) and self._starts_anew(attempt, line, sightings, at):
             attempt = self._start_over(at)
         elif attempt.told.reaped and line.outer_pid in attempt.told.writers:
             pass  # the journal takes lines from the server and from systemd by two ways
@@ -130,11 +131,14 @@ class Chronicle:
             return False  # a container's pids begin anew with each start of it
         return line.pid in self.attempts[-2].pids and line.pid not in self.current.pids
 
-    def _starts_anew(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> bool:
+    def _starts_anew(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...], at: float) -> bool:
         told = attempt.told
         if line.process == "systemd":
-            further = told.unit_step is not None and told.unit_step < _step(sightings)
-            return told.lines > 0 and (told.over or not further)
+            if told.unit_step is None:
+                same = bool(told.banners) and told.first_at is not None and at - told.first_at < _YOUNG_S
+            else:
+                same = told.unit_step < _step(sightings)
+            return told.lines > 0 and (told.over or not same)
         if told.over:
             return True
         if line.process not in told.banners:

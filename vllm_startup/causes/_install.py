@@ -134,6 +134,16 @@ def _program(found: Found) -> Cause:
     )
 
 
+def _not_executed(found: Found) -> Cause:
+    program = found.word("program") or ""
+    return ProgramMissing(
+        message=f"systemd could not start {program}, which does not exist",
+        hint=f"correct the path in ExecStart=, or install what brings {program}",
+        program=program,
+        retryable=False,
+    )
+
+
 def _component(found: Found) -> Cause:
     component = (found.word("component") or "").rstrip(".")
     told = compiled(r"`(pip install [^`\n]{1,200})`").search(found.text)
@@ -214,6 +224,14 @@ RULES: tuple[CauseRule, ...] = (
         ends=True,
         build=_program,
         versions="runc, Docker, Kubernetes",
+    ),
+    CauseRule(
+        literal="Failed at step EXEC spawning ",
+        pattern=r"Failed at step EXEC spawning (?P<program>/.{1,300}): No such file or directory$",
+        where="line",
+        ends=True,
+        build=_not_executed,
+        versions="systemd 219 to 257",
     ),
     CauseRule(
         literal="No module named vllm",

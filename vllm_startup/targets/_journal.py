@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 from asyncio.subprocess import Process
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -40,6 +41,8 @@ _FIELDS: Final = (
     *("COMMAND", "EXIT_CODE", "EXIT_STATUS"),
 )
 # With --all, a message of bytes takes four characters a byte; journald's own limit is 48 KiB a line.
+_OF_SYSTEM: Final = ("UNIT={} _UID=0", "COREDUMP_UNIT={} _UID=0", "OBJECT_SYSTEMD_UNIT={} _UID=0")
+_OF_USERS: Final = ("USER_UNIT={}", "COREDUMP_USER_UNIT={} _UID=0")
 _LONGEST_ENTRY_BYTES: Final = 4 * 1024 * 1024
 _READ_BYTES: Final = 64 * 1024
 _HISTORY_LIMIT_S: Final = 30.0
@@ -58,9 +61,10 @@ class Entry:
         by_manager: Whether systemd says it about the unit.
         invocation: The start that it belongs to; None where nothing tells.
         starts: Whether it says that the unit is being started, or is.
+        announces: Whether it says that it is being started.
         ends: Whether it says that the main process, or all of the unit, has ended.
         exit: How a process ended that systemd had started, if that is what it says.
-        main: Whether that was the main process, and not that of ``ExecStartPre=`` or the like.
+        command: The setting that named that process: ``ExecStart``, ``ExecStartPre``, ...
     """
 
     cursor: str
@@ -71,9 +75,15 @@ class Entry:
     by_manager: bool = False
     invocation: str | None = None
     starts: bool = False
+    announces: bool = False
     ends: bool = False
     exit: Exit | None = None
-    main: bool = False
+    command: str | None = None
+
+    @property
+    def closes(self) -> bool:
+        """Whether it tells of the end of a start: of its main process, or of all of it."""
+        return self.ends and (self.exit is None or self.command == _MAIN)
 
     def lines(self) -> list[str]:
         """The lines of a log that it stands for."""
@@ -104,10 +114,72 @@ def parse(line: str) -> Entry | None:
         by_manager=unit is not None,
         invocation=_invocation(fields),
         starts=starts,
+        announces=starts and message_id == _STARTING,
         ends=unit is not None and message_id in (_PROCESS_EXIT, _UNIT_SUCCESS, _UNIT_FAILURE),
         exit=_exit(fields) if unit is not None and message_id == _PROCESS_EXIT else None,
-        main=_first(fields.get("COMMAND")) == _MAIN,
+        command=_first(fields.get("COMMAND")),
     )
+
+
+class Transcript:
+    """Writes entries down as a log, in the order in which things happened.
+
+    The server's lines and systemd's come to the journal by two ways, and the faster one wins: a
+    start's first lines may stand before "Started", its last ones behind "Main process exited". The
+    invocation tells which start a line belongs to. So each start begins with systemd's word of it, and
+    what systemd says of its end waits for `finish`, or for what is of another start.
+
+    Args:
+        unit: The unit's whole name.
+    """
+
+    def __init__(self, unit: str) -> None:
+        self._unit = unit
+        self._begun: deque[str] = deque(maxlen=HISTORY_STARTS)
+        self._ending: str | None = None
+        self._ended: str | None = None
+        self._last: list[Entry] = []
+
+    def lines(self, entry: Entry) -> list[str]:
+        """The lines that may be told with an entry."""
+        start = entry.invocation
+        if start is None:
+            return entry.lines()
+        if start == self._ending and not entry.starts:
+            if entry.by_manager:
+                self._last.append(entry)
+                return []
+            return entry.lines()
+        before = self.finish()
+        if entry.closes and start != self._ended:
+            self._ending, self._last = start, [entry]
+            return before
+        return [*before, *self._told(entry, start)]
+
+    def finish(self) -> list[str]:
+        """What is left to be told of the end of a start."""
+        if self._ending is None:
+            return []
+        last, self._last = self._last, []
+        self._ended, self._ending = self._ending, None
+        return [line for entry in last for line in entry.lines()]
+
+    def _told(self, entry: Entry, start: str) -> list[str]:
+        if start in self._begun:
+            return [] if entry.announces else entry.lines()
+        if entry.by_manager and not entry.starts:
+            return entry.lines()
+        self._begun.append(start)
+        if entry.starts:
+            return entry.lines()
+        said = attrs.evolve(entry, text=f"Starting {self._unit}...", writer=("systemd", 1))
+        return [*said.lines(), *entry.lines()]
+
+
+def written(unit: str, entries: Iterable[Entry], transcript: Transcript | None = None) -> list[str]:
+    """The log of a unit's entries, from the first to the last."""
+    transcript = transcript or Transcript(unit)
+    return [*(line for entry in entries for line in transcript.lines(entry)), *transcript.finish()]
 
 
 def recent(entries: Sequence[Entry], starts: int = HISTORY_STARTS) -> Sequence[Entry]:
@@ -244,10 +316,14 @@ class Journal:
 
     def _command(self, *options: str, quiet: bool = True) -> Iterator[str]:
         yield from ("journalctl", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}")
-        yield f"--user-unit={self.unit}" if self.user else f"--unit={self.unit}"
         yield from options
         if quiet:
             yield "--quiet"
+        # --unit leaves out what systemd says of a program that it could not run. Anybody may write
+        # UNIT=, but not with root's user id.
+        for field in _OF_USERS if self.user else _OF_SYSTEM:
+            yield from (*field.format(self.unit).split(), "+")
+        yield f"{'_SYSTEMD_USER_UNIT' if self.user else '_SYSTEMD_UNIT'}={self.unit}"
 
 
 class JournalEndedError(RuntimeError):

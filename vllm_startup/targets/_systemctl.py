@@ -244,9 +244,8 @@ class Systemctl:
     def _refused(self, unit: str, done: Completed) -> str:
         said = " ".join(done.stderr.split())[:300]
         if "not been booted with systemd" in said:
-            return (
-                f"systemd does not run {self.commands.where}, so that it has no units: give --pid and --log"
-            )
+            where = self.commands.where
+            return f"systemd does not run on {where}, so that it has no units: give --pid and --log"
         if "Failed to connect to" in said or "not defined" in said:
             if self.user:
                 return (

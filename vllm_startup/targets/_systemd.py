@@ -10,7 +10,7 @@ import attrs
 
 from vllm_startup.targets._commands import Commands, LocalCommands
 from vllm_startup.targets._following import FollowingProbe, MainProcess
-from vllm_startup.targets._journal import Journal
+from vllm_startup.targets._journal import Journal, written
 from vllm_startup.targets._systemctl import Systemctl, UnitState, output_file
 from vllm_startup.targets._target import Site, TargetError
 from vllm_startup.targets._unit import SupervisedProcess, UnitProbe
@@ -71,7 +71,7 @@ class SystemdUnit:
             return _lines_of(path)
         journal = self._journal(state, needed=True)
         assert journal is not None
-        return (line for entry in journal.history() for line in entry.lines())
+        return iter(written(state.name, journal.history()))
 
     def _systemctl(self) -> Systemctl:
         return Systemctl(self._commands, self.user)
@@ -110,25 +110,10 @@ def systemd(unit: str, *, user: bool = False) -> SystemdUnit:
 
 
 def _log_path(systemctl: Systemctl, state: UnitState) -> str | None:
-    """The file that its output goes to; None for the journal.
-
-    Raises:
-        TargetError: Its output goes where nobody can read it.
-    """
+    """The file that its output goes to; None for the journal, and where that cannot be told."""
     if not state.to_file:
-        if state.output in ("null", "tty", "socket"):
-            raise TargetError(
-                f"unit {state.name} has StandardOutput={state.output}, so that it has no log: set"
-                " StandardOutput=journal, or give --pid and --log"
-            )
         return None
-    path = state.output.partition(":")[2] or output_file(systemctl.cat(state.name), state.name)
-    if path is None:
-        raise TargetError(
-            f"unit {state.name} logs to a file whose path does not follow from its settings: give --log and"
-            " --pid"
-        )
-    return path
+    return state.output.partition(":")[2] or output_file(systemctl.cat(state.name), state.name)
 
 
 def _lines_of(path: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ from vllm_startup.probes._exits import Exit
 from vllm_startup.probes._log import TAIL_LINES, batches
 from vllm_startup.probes._process import ProcessProbe
 from vllm_startup.targets._following import MainProcess
-from vllm_startup.targets._journal import Entry, Journal, JournalFollower
+from vllm_startup.targets._journal import Entry, Journal, JournalFollower, Transcript, written
 from vllm_startup.targets._systemctl import Systemctl, UnitState
 
 # Where the journal says nothing (LogLevelMax=). A look is two processes' 5 ms of CPU: 0.1 % of a core.
@@ -38,35 +38,51 @@ _LOOK_SOON_S: Final = 0.05  # systemd writes several lines at once
 # journald tells readers of new entries every 0.25 s (POST_CHANGE_TIMER_INTERVAL_USEC): the last words of
 # a process come that much later than its end.
 _LAST_WORDS_S: Final = 0.6
+_SETTLE_S: Final = 0.1  # the journal takes what systemd and the server write by two ways
 # A death is judged when the log has been quiet for 0.25 s, and systemd restarts after 0.1 s by
 # default: what is of the next start waits until the one before has been judged.
 _HOLD_S: Final = 0.5
 # "systemctl stop" and then "start", as scripts do it, is a restart too.
 _GONE_FOR_S: Final = 2.0
+_LOST: Final = ("null", "tty", "socket")
 _FIRST_RETRY_S: Final = 0.25
 _SLOWEST_RETRY_S: Final = 5.0
 
 
 @attrs.define
 class _Mourned:
-    """The end of a main process that waits for the journal: for its last words, or for how it ended.
+    """The end of a main process that waits for the journal: for its last words, and for how it ended.
 
     Attributes:
         until: When that is not waited for any longer.
-        heard: Whether the journal has told of it.
+        heard_at: When the journal told of it; None while it has not.
     """
 
     reading: ProcessExited
     until: float
-    heard: bool = False
+    heard_at: float | None = None
+
+    def hear(self, how: Exit | None) -> None:
+        """Take it that the journal tells of it."""
+        if self.heard_at is None:
+            self.heard_at = _clock()
+        self.learn(how)
+
+    def learn(self, how: Exit | None, name: str | None = None) -> None:
+        """Take how it ended, if that is not known."""
+        if how is not None and not self._known:
+            name = name or self.reading.name
+            self.reading = attrs.evolve(self.reading, code=how.code, signal=how.signal, name=name)
+
+    def due(self, *, log: bool) -> float:
+        """When it is told; the journal is waited for where it is the server's log."""
+        if not self._known or (log and self.heard_at is None):
+            return self.until
+        return 0.0 if self.heard_at is None else min(self.until, self.heard_at + _SETTLE_S)
 
     @property
-    def known(self) -> bool:
+    def _known(self) -> bool:
         return self.reading.code is not None or self.reading.signal is not None
-
-    def learn(self, how: Exit | None) -> None:
-        if how is not None and not self.known:
-            self.reading = attrs.evolve(self.reading, code=how.code, signal=how.signal)
 
 
 class UnitProbe:
@@ -97,6 +113,7 @@ class UnitProbe:
         self._main = main
         self._log = log
         self._runner = BlockingRunner(f"vllm_startup-unit-{state.name}")
+        self._transcript = Transcript(state.name)
         self._follower: JournalFollower | None = None
         self._reading: asyncio.Task[list[Entry]] | None = None
         self._woken = asyncio.Event()
@@ -111,7 +128,7 @@ class UnitProbe:
         self._followed: str | None = None
         self._dead: str | None = None
         self._mourned: _Mourned | None = None
-        self._prepared: Exit | None = None
+        self._prepared: Entry | None = None
         self._writer: tuple[str | None, int] = (None, 0)
         self._held: list[Entry] = []
         self._hold_until: float | None = None
@@ -141,7 +158,7 @@ class UnitProbe:
             await self._wait()
             if self._due(self._look_at):
                 await self._look()
-            self._let_go()
+            self._bury()
             self._release()
         self._retry_s = 0.0
         return self._take()
@@ -166,12 +183,7 @@ class UnitProbe:
         self._look_soon(0.0)
         if self._dead is not None and self._dead == self._start:
             return False  # the journal was faster
-        mourned = _Mourned(reading, _clock() + _LAST_WORDS_S)
-        if mourned.known and not self._log:
-            self._bury()
-            return True
-        self._mourned = mourned
-        self._hold()
+        self._mourn(reading, self._start)
         return False
 
     # --- the beginning --------------------------------------------------------------------
@@ -186,6 +198,7 @@ class UnitProbe:
         for entry in history:
             self._note_writer(entry)
         self._begun = True
+        self._note_output(self._state)
         await self._look()
 
     def _tell_history(self, entries: list[Entry]) -> None:
@@ -193,7 +206,7 @@ class UnitProbe:
         if not entries:
             self._ready.append(LogOpened(source=source))
             return
-        lines = [line for entry in entries for line in entry.lines()]
+        lines = written(self._unit, entries, self._transcript)
         tail = tuple(lines[-TAIL_LINES:])
         self._ready.append(LogOpened(source=source, modified_at=entries[-1].at_s, tail=tail))
         self._ready.extend(batches(lines, history=True))
@@ -215,8 +228,8 @@ class UnitProbe:
         if self._follower is not None and self._reading is None:
             self._reading = asyncio.ensure_future(self._follower.read())
         waking = asyncio.ensure_future(self._woken.wait())
-        until = self._mourned.until if self._mourned is not None else None
-        due = min(at for at in (self._look_at, self._hold_until, until) if at is not None)
+        until = self._hold_until if self._mourned is None else self._mourned.due(log=self._log)
+        due = self._look_at if until is None else min(self._look_at, until)
         try:
             awaited = {waking} if self._reading is None else {waking, self._reading}
             pause_s = max(0.0, due - _clock())
@@ -239,29 +252,30 @@ class UnitProbe:
 
     def _hear(self, entries: Iterable[Entry]) -> None:
         lines: list[str] = []
-        told: list[Entry] = []
         for entry in entries:
             if self._is_of_the_next(entry):
                 self._held.append(entry)
                 continue
-            lines += entry.lines()
             self._note_writer(entry)
             if entry.by_manager:
                 self._look_soon(_LOOK_SOON_S)
-                told.append(entry)
-            if entry.ends:
-                self._hold()
+                self._manager_said(entry)
+            lines += self._transcript.lines(entry)
+        if self._mourned is None:
+            lines += self._transcript.finish()
+        self._tell_lines(lines)
+
+    def _tell_lines(self, lines: list[str]) -> None:
         if self._log:
             self._ready.extend(batches(lines))
-        for entry in told:
-            self._manager_said(entry)
 
     def _is_of_the_next(self, entry: Entry) -> bool:
         """Whether an entry waits until the start before it has been judged."""
         if self._hold_until is None:
             return False
-        another = entry.invocation is not None and entry.invocation != self._start
-        return entry.starts or another or (entry.by_manager and bool(self._held))
+        if entry.invocation is None:
+            return entry.by_manager and (entry.starts or bool(self._held))
+        return entry.invocation != self._start
 
     def _note_writer(self, entry: Entry) -> None:
         """Note who writes first in a start: its main process, most often."""
@@ -275,13 +289,12 @@ class UnitProbe:
         start = self._start or entry.invocation
         if not entry.ends or entry.invocation != start or start == self._dead:
             return
-        if entry.exit is not None and not entry.main:
-            self._prepared = entry.exit  # its main process is not started if this has failed
-        elif self._mourned is not None:
-            self._mourned.heard = True
-            self._mourned.learn(entry.exit)
-        elif entry.exit is not None:
-            self._tell_end(entry.exit, start)
+        if not entry.closes:
+            self._prepared = entry  # if it was ExecStartPre=, the main process is not started
+            return
+        mourned = self._mourned or self._mourn(self._end_of(start), start)
+        mourned.hear(entry.exit)
+        self._learn_of_prepared()
 
     def _hold(self) -> None:
         self._hold_until = _clock() + _HOLD_S
@@ -297,30 +310,35 @@ class UnitProbe:
 
     # --- the end of a start ----------------------------------------------------------------
 
-    def _let_go(self) -> None:
-        """Tell of an end that has waited for the journal, once there is nothing to wait for."""
-        mourned = self._mourned
-        if mourned is None:
-            return
-        if self._due(mourned.until) or (mourned.known and (mourned.heard or not self._log)):
-            self._ready.append(mourned.reading)
-            self._bury()
+    def _mourn(self, reading: ProcessExited, start: str | None) -> _Mourned:
+        """Take the end of a start's main process, which is told when all of it is known."""
+        self._start = start
+        self._mourned = _Mourned(reading, _clock() + _LAST_WORDS_S)
+        self._hold()
+        return self._mourned
 
-    def _tell_end(self, how: Exit, start: str | None) -> None:
-        """Tell how a main process ended that nobody has watched to its end."""
+    def _end_of(self, start: str | None) -> ProcessExited:
+        """The end of a main process that nobody has watched to its end."""
         pid = self._main.pid if self._followed == start else None
         if pid is None and self._state.invocation == start:
             pid = self._state.last_pid
         if pid is None and self._writer[0] == start:
             pid = self._writer[1]
-        name = self._state.program
-        self._ready.append(
-            ProcessExited(pid=pid or 0, name=name, code=how.code, signal=how.signal, root=True)
-        )
-        self._start = start
-        self._bury()
+        return ProcessExited(pid=pid or 0, name=self._state.program, root=True)
+
+    def _learn_of_prepared(self) -> None:
+        """Take the end of ``ExecStartPre=`` for the end of a start that has come no further."""
+        prepared = self._prepared
+        if self._mourned is not None and prepared is not None and self._followed != self._start:
+            self._mourned.learn(prepared.exit, f"{prepared.command}=")
 
     def _bury(self) -> None:
+        """Tell of an end, once there is nothing more to wait for."""
+        mourned = self._mourned
+        if mourned is None or not self._due(mourned.due(log=self._log)):
+            return
+        self._tell_lines(self._transcript.finish())
+        self._ready.append(mourned.reading)
         self._mourned = None
         self._dead = self._start
         self._hold()
@@ -334,9 +352,10 @@ class UnitProbe:
     def _meet(self, state: UnitState) -> None:
         """Take the unit's state."""
         self._state = state
-        if self._mourned is not None and state.last_pid == self._mourned.reading.pid:
-            self._mourned.learn(state.exit)
-        if self._mourned is not None and not self._mourned.known:
+        if self._mourned is not None:
+            if state.invocation == self._start or state.last_pid == self._mourned.reading.pid:
+                self._mourned.learn(state.exit)
+            self._learn_of_prepared()
             self._look_soon(_LOOK_SOON_S)
         if self._hold_until is None and not state.over and state.invocation != self._dead:
             self._follow(state)
@@ -367,7 +386,9 @@ class UnitProbe:
                 self._ready.extend((MemoryEvents(oom_kills=0), MemoryEvents(oom_kills=1)))
             start = state.invocation or self._start
             if start is None or start != self._dead:
-                self._tell_end(state.exit or self._prepared or Exit(), start)
+                self._mourn(self._end_of(start), start)
+                self._look_soon(0.0)
+                return
         if self._given_up:
             return
         if self._due(self._over_since + _GONE_FOR_S):
@@ -376,6 +397,15 @@ class UnitProbe:
             self._ready.append(NotRestarted(reason=text))
         else:
             self._look_soon(_GONE_FOR_S / 4)
+
+    def _note_output(self, state: UnitState) -> None:
+        """Tell of output that is not in the log that is read."""
+        if self._log and (state.to_file or state.output in _LOST):
+            text = f"{self._unit} has StandardOutput={state.output}: its output is in no log that is read"
+            self._note("log_elsewhere", text)
+        elif state.errors not in ("inherit", state.output):
+            text = f"{self._unit} has StandardError={state.errors}: what it writes there is not read"
+            self._note("log_elsewhere", text)
 
     def _note_state(self, state: UnitState) -> None:
         if state.restarts and self._dead is None:
