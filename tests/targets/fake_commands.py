@@ -98,7 +98,7 @@ class FakeCommands:
         return await asyncio.create_subprocess_exec(
             "sh",
             "-c",
-            f"sleep {self._pause_s}; printf '%s' {shlex.quote(text)}; {rest}",
+            f"sleep {self._pause_s} & wait; printf '%s' {shlex.quote(text)}; {rest}",
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

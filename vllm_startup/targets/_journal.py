@@ -8,11 +8,12 @@ are the sources for the fields.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -305,14 +306,14 @@ class Journal:
             raise TargetError(f"journalctl failed on {self.commands.where}: {_last(done.stderr)}")
         return recent([entry for line in done.stdout.split("\n") if (entry := parse(line)) is not None])
 
-    async def follow(self, cursor: str | None) -> Process:
+    def follow(self, cursor: str | None) -> Coroutine[Any, Any, Process]:
         """Start to follow it behind a place; from its beginning without one.
 
         Raises:
             OSError: journalctl cannot be started.
         """
         place = () if cursor is None else (f"--after-cursor={cursor}",)
-        return await self.commands.start(*self._command("--follow", "--no-tail", *place))
+        return self.commands.start(*self._command("--follow", "--no-tail", *place))
 
     def _command(self, *options: str, quiet: bool = True) -> Iterator[str]:
         yield from ("journalctl", "--output=json", "--all", f"--output-fields={','.join(_FIELDS)}")
@@ -341,7 +342,7 @@ class JournalFollower:
     def __init__(self, journal: Journal, cursor: str | None) -> None:
         self._journal = journal
         self._cursor = cursor
-        self._process: Process | None = None
+        self._starting: asyncio.Task[Process] | None = None
         self._splitter = LineSplitter(_LONGEST_ENTRY_BYTES)
 
     async def read(self) -> list[Entry]:
@@ -351,22 +352,32 @@ class JournalFollower:
             JournalEndedError: journalctl has ended; the next call starts it again.
             OSError: It cannot be started.
         """
-        if self._process is None:
+        if self._starting is None:
             self._splitter = LineSplitter(_LONGEST_ENTRY_BYTES)
-            self._process = await self._journal.follow(self._cursor)
-        assert self._process.stdout is not None
+            self._starting = asyncio.ensure_future(self._journal.follow(self._cursor))
+        try:
+            process = await asyncio.shield(self._starting)  # one that nobody knows of would stay
+        except OSError:
+            self._starting = None
+            raise
+        assert process.stdout is not None
         entries: list[Entry] = []
         while not entries:
-            data = await self._process.stdout.read(_READ_BYTES)
+            data = await process.stdout.read(_READ_BYTES)
             if not data:
-                raise JournalEndedError(await self._ended())
+                self._starting = None
+                raise JournalEndedError(await self._ended(process))
             entries = self._parsed(self._splitter.feed(data))
         return entries
 
     async def aclose(self) -> None:
         """End journalctl."""
-        process, self._process = self._process, None
-        if process is None:
+        starting, self._starting = self._starting, None
+        if starting is None:
+            return
+        try:
+            process = await starting
+        except OSError:
             return
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -379,9 +390,7 @@ class JournalFollower:
             self._cursor = entries[-1].cursor
         return entries
 
-    async def _ended(self) -> str:
-        process, self._process = self._process, None
-        assert process is not None
+    async def _ended(self, process: Process) -> str:
         _, said = await process.communicate()
         why = _last(said.decode("utf-8", "replace")) or f"status {process.returncode}"
         return f"journalctl ended on {self._journal.commands.where}: {why}"
