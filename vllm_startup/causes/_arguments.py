@@ -188,15 +188,24 @@ def _quantization(found: Found) -> Cause:
 
 
 def _missing(found: Found) -> Cause:
-    path = found.word("path") or ""
-    return FileMissing(message=f"there is no {path}", path=path, confidence="likely", retryable=False)
+    return attrs.evolve(file_missing(found.word("path") or ""), confidence="likely")
+
+
+def file_missing(path: str) -> FileMissing:
+    """A file that an argument names does not exist."""
+    return FileMissing(message=f"there is no {path}", path=path, retryable=False)
 
 
 def _service(found: Found) -> Cause:
+    return service_environment_clash(found.word("variable") or "VLLM_PORT")
+
+
+def service_environment_clash(variable: str) -> ServiceEnvironmentClash:
+    """A variable that vLLM reads holds the address of a Kubernetes service."""
     return ServiceEnvironmentClash(
         message="a Kubernetes service named vllm puts its address into VLLM_PORT, which vLLM reads as a port",
         hint="rename the service, or set enableServiceLinks: false in the pod",
-        variable=found.word("variable") or "VLLM_PORT",
+        variable=variable,
         retryable=False,
     )
 

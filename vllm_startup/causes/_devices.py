@@ -61,7 +61,8 @@ class GpuBusy(Devices):
 # --- how they are told -------------------------------------------------------------------
 
 
-def _none_visible(_: Found) -> Cause:
+def none_visible() -> NoGpuDetected:
+    """No GPU may be used by the process."""
     return NoGpuDetected(
         message="no GPU is visible to the process",
         hint="check CUDA_VISIBLE_DEVICES, and that the container or Ray worker was given GPUs",
@@ -69,8 +70,16 @@ def _none_visible(_: Found) -> Cause:
     )
 
 
+def _none_visible(_: Found) -> Cause:
+    return none_visible()
+
+
 def _not_enough(found: Found) -> Cause:
-    needed, available = found.number("needed"), found.number("available")
+    return not_enough_gpus(found.number("needed"), found.number("available"))
+
+
+def not_enough_gpus(needed: int | None, available: int | None) -> NotEnoughGpus:
+    """Fewer GPUs than the parallel sizes ask for."""
     told = f": {needed} wanted, {available} there" if needed is not None and available is not None else ""
     return NotEnoughGpus(
         message=f"there are fewer GPUs than the parallel sizes ask for{told}",

@@ -112,13 +112,10 @@ def _out_of_memory(found: Found) -> Cause:
 
 def _not_free(found: Found) -> Cause:
     free, total = found.decimal("free"), found.decimal("total")
-    hint = "end the process that holds the GPU's memory"
-    if free and total and (fits := int(free / total * 100) / 100) >= _LEAST_UTILIZATION:
-        hint += f", or start with --gpu-memory-utilization {fits:.2f} or less"
     return GpuMemoryNotFree(
         message=f"only {found.word('free')} of {found.word('total')} GiB of GPU memory were free at the "
         f"start",
-        hint=hint,
+        hint=room_on_gpu(free or 0, total or 0),
         device=found.number("device"),
         free_bytes=found.size("free"),
         total_bytes=found.size("total"),
@@ -126,6 +123,14 @@ def _not_free(found: Found) -> Cause:
         utilization=found.decimal("utilization"),
         retryable=None,
     )
+
+
+def room_on_gpu(free: float, total: float) -> str:
+    """What to do where ``free`` of ``total`` are too little."""
+    hint = "end the process that holds the GPU's memory"
+    if total and (fits := int(free / total * 100) / 100) >= _LEAST_UTILIZATION:
+        hint += f", or start with --gpu-memory-utilization {fits:.2f} or less"
+    return hint
 
 
 # Below this a lower utilisation is no advice: hardly any model fits.

@@ -124,7 +124,8 @@ def _no_memory(_: Found) -> Cause:
     return HostOutOfMemory(message="the process could not allocate host memory", retryable=None)
 
 
-def _shared_memory(_: Found) -> Cause:
+def shared_memory_too_small() -> SharedMemoryTooSmall:
+    """``/dev/shm`` is too small, or is not there."""
     return SharedMemoryTooSmall(
         message="/dev/shm is too small",
         hint="docker: --ipc=host or --shm-size=16g; Kubernetes: an emptyDir with medium: Memory at /dev/shm",
@@ -132,14 +133,22 @@ def _shared_memory(_: Found) -> Cause:
     )
 
 
-def _disk_full(found: Found) -> Cause:
-    path = found.word("path")
+def _shared_memory(_: Found) -> Cause:
+    return shared_memory_too_small()
+
+
+def disk_full(path: str | None) -> DiskFull:
+    """No space is left at a path."""
     return DiskFull(
         message=f"no space is left{f' for {path}' if path else ' on a disk'}",
         hint=_room(path),
         path=path,
         retryable=False,
     )
+
+
+def _disk_full(found: Found) -> Cause:
+    return disk_full(found.word("path"))
 
 
 def _room(path: str | None) -> str:
@@ -159,25 +168,28 @@ def _denied(found: Found) -> Cause:
         return _not_writable(found)
     path = found.word("path") or ""
     if path.endswith((".json", ".safetensors", ".bin", ".model", ".jinja", ".py", ".pem", ".key")):
-        return PathNotReadable(
-            message=f"{path} may not be read",
-            path=path,
-            errno=found.number("errno"),
-            confidence="likely",
-            retryable=False,
-        )
+        return attrs.evolve(path_not_readable(path, found.number("errno")), confidence="likely")
     return attrs.evolve(_not_writable(found), confidence="likely")
 
 
-def _not_writable(found: Found) -> Cause:
-    path = found.word("path")
+def path_not_readable(path: str, errno: int | None) -> PathNotReadable:
+    """A path may not be read."""
+    return PathNotReadable(message=f"{path} may not be read", path=path, errno=errno, retryable=False)
+
+
+def path_not_writable(path: str | None, errno: int | None) -> PathNotWritable:
+    """A path may not be written."""
     return PathNotWritable(
         message=f"{path or 'a path'} may not be written",
         hint=elsewhere(path),
         path=path,
-        errno=found.number("errno"),
+        errno=errno,
         retryable=False,
     )
+
+
+def _not_writable(found: Found) -> Cause:
+    return path_not_writable(found.word("path"), found.number("errno"))
 
 
 _HTTP = frozenset({"create_server_socket", "create_server_unix_socket", "setup_server", "startup"})
@@ -196,6 +208,11 @@ def _taken(found: Found, purpose: Literal["http", "rendezvous"] | None) -> Cause
     if purpose is None:
         functions = found.error.functions if found.error is not None else ()
         purpose = "http" if _HTTP.intersection(functions) else None
+    return port_in_use(address, purpose)
+
+
+def port_in_use(address: str | None, purpose: Literal["http", "rendezvous"] | None) -> PortInUse:
+    """An address that vLLM wants to bind is taken."""
     what = {"http": "the server's address", "rendezvous": "the address where the ranks meet"}.get(
         purpose or "", "an address that vLLM wants"
     )
@@ -205,6 +222,16 @@ def _taken(found: Found, purpose: Literal["http", "rendezvous"] | None) -> Cause
         address=address,
         purpose=purpose,
         retryable=None,
+    )
+
+
+def user_not_found(uid: int | None) -> UserNotFound:
+    """A user id has no entry in the password file."""
+    return UserNotFound(
+        message=f"user id {uid} has no entry in the password file",
+        hint="set USER, HOME and TORCHINDUCTOR_CACHE_DIR, or add an entry for the user to /etc/passwd",
+        uid=uid,
+        retryable=False,
     )
 
 
@@ -361,12 +388,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="getpwuid(): uid not found",
         pattern=r"uid not found: (?P<uid>\d+)",
-        build=lambda found: UserNotFound(
-            message=f"user id {found.word('uid')} has no entry in the password file",
-            hint="set USER, HOME and TORCHINDUCTOR_CACHE_DIR, or add an entry for the user to /etc/passwd",
-            uid=found.number("uid"),
-            retryable=False,
-        ),
+        build=lambda found: user_not_found(found.number("uid")),
         versions="Python; torch 2.x",
     ),
     CauseRule(

@@ -115,7 +115,11 @@ class ModelInspectionFailed(Install):
 
 
 def _module(found: Found) -> Cause:
-    module = (found.word("module") or "").rstrip(".")
+    return module_missing((found.word("module") or "").rstrip("."))
+
+
+def module_missing(module: str) -> ModuleMissing:
+    """A Python module is not installed."""
     return ModuleMissing(
         message=f"the Python module {module} is not installed",
         hint=pip(module),
@@ -125,7 +129,11 @@ def _module(found: Found) -> Cause:
 
 
 def _program(found: Found) -> Cause:
-    program = found.word("program") or ""
+    return program_missing(found.word("program") or "")
+
+
+def program_missing(program: str) -> ProgramMissing:
+    """A program that is run is not installed."""
     return ProgramMissing(
         message=f"the program {program} is not installed",
         hint=pip(program) or apt(program),

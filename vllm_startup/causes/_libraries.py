@@ -16,8 +16,15 @@ from vllm_startup.causes._rules import CauseRule, Found
 
 
 def _flashinfer(found: Found) -> Cause:
-    package, version = found.word("package"), found.word("version")
-    other, wanted = found.word("other"), found.word("wanted")
+    return unlike_versions(
+        found.word("package"), found.word("version"), found.word("other"), found.word("wanted")
+    )
+
+
+def unlike_versions(
+    package: str | None, version: str | None, other: str | None, wanted: str | None
+) -> DependencyVersionMismatch:
+    """Two packages that must have the same version have not."""
     return DependencyVersionMismatch(
         message=f"{package} {version or ''} does not match {other} {wanted or ''}".replace("  ", " ").strip(),
         # Builds for one CUDA come from flashinfer's own index, not by version alone.
@@ -33,13 +40,18 @@ def _flashinfer(found: Found) -> Cause:
 
 
 def _required(found: Found) -> Cause:
-    package, wanted = found.word("package"), found.word("wanted")
+    version = (found.word("version") or "").rstrip(".")
+    return unfit_version(found.word("package") or "", version, "transformers", found.word("wanted") or "")
+
+
+def unfit_version(package: str, version: str, other: str, wanted: str) -> DependencyVersionMismatch:
+    """A package has a version outside the range that another one asks for."""
     return DependencyVersionMismatch(
-        message=f"{package} {found.word('version')} is installed, {package}{wanted} is needed",
+        message=f"{package} {version} is installed, {package}{wanted} is needed",
         hint=f"pip install '{package}{wanted}'",
         package=package,
-        version=(found.word("version") or "").rstrip("."),
-        other="transformers",
+        version=version,
+        other=other,
         other_version=wanted,
         retryable=False,
     )

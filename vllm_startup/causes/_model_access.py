@@ -81,7 +81,11 @@ def _denied(found: Found) -> Cause:
 
 
 def _not_found(found: Found, confidence: Confidence = "certain") -> Cause:
-    model = _model(found)
+    return model_not_found(_model(found), confidence)
+
+
+def model_not_found(model: str | None, confidence: Confidence = "certain") -> ModelNotFound:
+    """There is no such model, on the hub or on disk."""
     local = model is not None and model.startswith(("/", "./", "../", "~"))
     return ModelNotFound(
         message=f"there is no model {model}" if model else "the model's configuration was not found",
@@ -101,9 +105,15 @@ def _unreachable(_: Found) -> Cause:
 
 
 def _not_cached(_: Found) -> Cause:
+    return model_not_cached()
+
+
+def model_not_cached(model: str | None = None) -> ModelNotCached:
+    """The hub is switched off, and the model is not in the cache."""
     return ModelNotCached(
         message="the hub is switched off (offline mode), and the model is not in the cache",
         hint="download the model while online, or pass the path of a local copy",
+        model=model,
         retryable=False,
     )
 
