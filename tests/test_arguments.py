@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from vllm_startup._arguments import ServerArguments, flat_yaml, parse_command, url_of_process
+from vllm_startup._server_command import find_server, find_servers_in_script
 from vllm_startup._url import parse_url
 
 
@@ -323,3 +324,45 @@ def test_psutil_is_not_imported_before_it_is_needed() -> None:
     )
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "left"),
+    [
+        (["env", "-i", "HF_HOME=/x", "vllm", "serve", "m"], {"HF_HOME": "/x"}),
+        (["env", "-u", "VLLM_PORT", "vllm", "serve", "m"], {"HOME": "/root"}),
+        (["env", "--unset=VLLM_PORT", "vllm", "serve", "m"], {"HOME": "/root"}),
+        (["/usr/bin/env", "-uVLLM_PORT", "HOME=/y", "vllm", "serve", "m"], {"HOME": "/y"}),
+        (["vllm", "serve", "m"], {"HOME": "/root", "VLLM_PORT": "tcp://10.0.0.1:8000"}),
+    ],
+)
+def test_a_server_gets_the_environment_that_env_leaves_it(command: list[str], left: dict[str, str]) -> None:
+    found = find_server(command, {"HOME": "/root", "VLLM_PORT": "tcp://10.0.0.1:8000"})
+    assert found is not None
+    assert found.environ == left
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        (["vllm", "serve", "m"], ("vllm",)),
+        (["uv", "run", "vllm", "serve", "m"], ("uv", "run", "vllm")),
+        (["python3", "-m", "vllm.entrypoints.openai.api_server"], ("python3", "-m", "vllm.entrypoints.openai.api_server")),
+        (["bash", "-c", "cd /srv && exec /opt/v/bin/vllm serve m"], ("exec", "/opt/v/bin/vllm")),
+    ],
+)  # fmt: skip
+def test_the_words_that_name_the_server_are_told(command: list[str], program: tuple[str, ...]) -> None:
+    found = find_server(command)
+    assert found is not None
+    assert found.program == program
+
+
+def test_an_environment_that_a_script_activates_is_the_servers() -> None:
+    found = find_server(["bash", "-c", "source /opt/v/bin/activate && vllm serve m"], {"PATH": "/usr/bin"})
+    assert found is not None
+    assert found.environ == {"PATH": "/opt/v/bin:/usr/bin", "VIRTUAL_ENV": "/opt/v"}
+
+
+def test_every_server_of_a_script_is_found() -> None:
+    script = 'if [ -n "$BIG" ]; then\n  vllm serve big\nelse\n  exec vllm serve small --port 8001\nfi\n'
+    assert [found.arguments[0] for found in find_servers_in_script(script, {})] == ["big", "small"]

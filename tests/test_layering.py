@@ -54,6 +54,7 @@ LAYERS: list[set[str]] = [
         "_arguments",
         "_blocking",
         "_clock",
+        "_server_command",
         "_sync",
         "_url",
     },

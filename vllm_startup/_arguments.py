@@ -9,22 +9,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Final
 
 import attrs
 
+from vllm_startup._server_command import ServerCommand, find_server
+
 _DEFAULT_PORT: Final = 8000
 _SUPERVISOR_PORT: Final = 9256  # --data-parallel-supervisor-port, 0.22 and newer
 _WILDCARDS: Final = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-_MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
-_CLI_MODULES: Final = ("vllm", "vllm.entrypoints.cli.main")
-_SCRIPTS: Final = ("vllm/entrypoints/openai/api_server.py", "vllm/entrypoints/api_server.py")
-_SHELLS: Final = frozenset({"bash", "sh", "dash", "zsh", "ash", "ksh"})
-_SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
 _MOST_CONFIG_BYTES: Final = 1024 * 1024
-_DEEPEST: Final = 4  # a shell in a shell in a shell
 
 _VALUE: Final = (
     "--host", "--port", "--uds", "--ssl-keyfile", "--ssl-certfile", "--ssl-ca-certs", "--root-path",
@@ -41,7 +36,6 @@ _SHORT: Final = {
     "-dpm": "--data-parallel-multi-port-external-lb",
     "--device-memory-utilization": "--gpu-memory-utilization",  # 0.32 and newer
 }
-_SERVE: Final = "serve"
 
 
 @attrs.frozen(kw_only=True)
@@ -107,11 +101,26 @@ def parse_command(
     Returns:
         None where the command starts no vLLM server, or starts it inside a script.
     """
-    found = _server_part(command, dict(environ or {}), _DEEPEST)
-    if found is None:
-        return None
-    arguments, variables = found
-    return _read(_with_config(arguments, cwd), variables, cwd)
+    found = find_server(command, environ)
+    return None if found is None else read_arguments(found, cwd=cwd)
+
+
+def read_arguments(server: ServerCommand, *, cwd: str | None = None) -> ServerArguments:
+    """Read the arguments of a server that was found."""
+    return _read(given_options(server, cwd=cwd), server.environ, cwd)
+
+
+def given_options(server: ServerCommand, *, cwd: str | None = None) -> dict[str, list[str]]:
+    """Each option under its long name with its words, those of the config file too; ``""`` for the model."""
+    given: dict[str, list[str]] = {}
+    for name, words in _options(_with_config(list(server.arguments), cwd)):
+        if name in _FLAGS or (name and words):
+            given[name] = words
+        elif words:
+            given.setdefault("", words)
+        elif name:
+            given.setdefault(name, [])
+    return given
 
 
 def url_of_process(pid: int) -> str | None:
@@ -149,94 +158,6 @@ def _of_process(pid: int) -> ServerArguments | None:
     except (psutil.Error, OSError):
         pass  # the command line alone is readable by everybody
     return parse_command(command, environ=environ, cwd=cwd)
-
-
-# --- the server behind its wrappers ---------------------------------------------------------
-
-
-def _server_part(
-    command: Sequence[str], environ: dict[str, str], depth: int
-) -> tuple[list[str], dict[str, str]] | None:
-    """What follows ``vllm serve`` or the server's module, and the environment there."""
-    words = list(command)
-    for index, word in enumerate(words):
-        if _assignment().fullmatch(word):
-            name, _, value = word.partition("=")
-            environ[name] = value
-        elif (rest := _after_server(words, index)) is not None:
-            return rest, environ
-        elif depth and (script := _shell_script(words, index)) is not None:
-            return _in_script(script, environ, depth - 1)
-    return None
-
-
-def _after_server(words: list[str], index: int) -> list[str] | None:
-    word, rest = words[index], words[index + 1 :]
-    if word.rpartition("/")[2] == "vllm" or (word in _CLI_MODULES and words[index - 1 : index] == ["-m"]):
-        return rest[1:] if rest[:1] == [_SERVE] else None
-    if word == "-m" and rest[:1] and rest[0] in _MODULES:
-        return rest[1:]
-    return rest if word.endswith(_SCRIPTS) else None
-
-
-def _shell_script(words: list[str], index: int) -> str | None:
-    """The text behind ``bash -c`` and the like."""
-    if words[index].rpartition("/")[2] not in _SHELLS:
-        return None
-    rest = iter(words[index + 1 :])
-    for option in rest:
-        if option in _SHELL_VALUES:
-            next(rest, None)
-        elif not option.startswith(("-", "+")):
-            return None
-        elif not option.startswith("--") and "c" in option:
-            return next(rest, None)
-    return None
-
-
-def _in_script(script: str, environ: dict[str, str], depth: int) -> tuple[list[str], dict[str, str]] | None:
-    """The first server that one of a script's commands starts. Only plain commands are understood."""
-    for command in _commands(script):
-        found = _server_part([_expanded(word, environ) for word in command], environ, depth)
-        if found is not None:
-            return found
-    return None
-
-
-def _commands(script: str) -> Iterator[list[str]]:
-    import shlex
-
-    text = script.replace("\\\n", " ").replace("\n", " ; ")
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
-    lexer.whitespace_split = True
-    command: list[str] = []
-    redirected = False
-    try:
-        for word in lexer:
-            if set(word) <= set(";&|"):
-                yield command
-                command, redirected = [], False
-            elif set(word) <= set("<>&"):
-                redirected = True
-            elif not redirected:
-                command.append(word)
-    except ValueError:
-        pass  # an unclosed quote: what stands before it is all that can be read
-    yield command
-
-
-@cache
-def _assignment() -> re.Pattern[str]:
-    return re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
-
-
-@cache
-def _variable() -> re.Pattern[str]:
-    return re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
-
-
-def _expanded(word: str, environ: Mapping[str, str]) -> str:
-    return _variable().sub(lambda m: environ.get(m[1] or m[2]) or m[3] or "", word)
 
 
 # --- its arguments ----------------------------------------------------------------------------
@@ -284,13 +205,7 @@ def _with_config(arguments: list[str], cwd: str | None) -> list[str]:
     return [*told, *_config_arguments(Path(cwd or ".", path)), *arguments[len(told) :]]
 
 
-def _read(arguments: Sequence[str], environ: Mapping[str, str], cwd: str | None) -> ServerArguments:
-    given: dict[str, list[str]] = {}
-    for name, words in _options(arguments):
-        if name in _FLAGS or (name and words):
-            given[name] = words
-        elif words:
-            given.setdefault("", words)
+def _read(given: Mapping[str, Sequence[str]], environ: Mapping[str, str], cwd: str | None) -> ServerArguments:
     one = {name: words[0] for name, words in given.items() if words}
     uds = one.get("--uds")
     return ServerArguments(
@@ -302,7 +217,7 @@ def _read(arguments: Sequence[str], environ: Mapping[str, str], cwd: str | None)
         tls="--ssl-keyfile" in one or "--ssl-certfile" in one,
         ssl_ca_certs=one.get("--ssl-ca-certs"),
         root_path=one.get("--root-path"),
-        needs_api_key="--api-key" in given or bool(environ.get("VLLM_API_KEY")),
+        needs_api_key=bool(given.get("--api-key")) or bool(environ.get("VLLM_API_KEY")),
         config=one.get("--config"),
         tensor_parallel_size=_whole(one.get("--tensor-parallel-size")),
         pipeline_parallel_size=_whole(one.get("--pipeline-parallel-size")),

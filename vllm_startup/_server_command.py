@@ -1,0 +1,152 @@
+"""The vLLM server that a command starts, behind its wrappers: ``env``, ``uv run``, ``numactl``, ``bash -c``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from typing import Final
+
+import attrs
+
+_MODULES: Final = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.api_server")
+_CLI_MODULES: Final = ("vllm", "vllm.entrypoints.cli.main")
+_SCRIPTS: Final = ("vllm/entrypoints/openai/api_server.py", "vllm/entrypoints/api_server.py")
+_SHELLS: Final = frozenset({"bash", "sh", "dash", "zsh", "ash", "ksh"})
+_SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-file"})
+_EMPTY: Final = frozenset({"-", "-i", "--ignore-environment"})
+_DEEPEST: Final = 4  # a shell in a shell in a shell
+_SERVE: Final = "serve"
+_ACTIVATE: Final = "/bin/activate"
+
+
+@attrs.frozen(kw_only=True)
+class ServerCommand:
+    """A vLLM server behind its wrappers.
+
+    Attributes:
+        program: The words up to the one that names the server: ``uv run vllm``, ``python3 -m MODULE``.
+        arguments: The words behind it, without ``serve``.
+        environ: The environment that it gets.
+    """
+
+    program: tuple[str, ...]
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str]
+
+
+def find_server(command: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerCommand | None:
+    """Find the server that a command starts; None where it starts none, or starts it inside a script.
+
+    Args:
+        command: The program and its arguments.
+        environ: The environment that the command gets.
+    """
+    return _server_part(command, dict(environ or {}), _DEEPEST)
+
+
+def find_servers_in_script(script: str, environ: Mapping[str, str]) -> list[ServerCommand]:
+    """The servers that a shell script's plain commands start, whichever of them it runs."""
+    return list(_in_script(script, dict(environ), _DEEPEST))
+
+
+def _server_part(command: Sequence[str], environ: dict[str, str], depth: int) -> ServerCommand | None:
+    words = list(command)
+    for index, word in enumerate(words):
+        if _assignment().fullmatch(word):
+            name, _, value = word.partition("=")
+            environ[name] = value
+        elif (rest := _after_server(words, index)) is not None:
+            at = len(words) - len(rest)
+            program = words[: at - 1 if words[at - 1] == _SERVE else at]
+            return ServerCommand(program=tuple(program), arguments=tuple(rest), environ=dict(environ))
+        elif depth and (script := _shell_script(words, index)) is not None:
+            return next(_in_script(script, environ, depth - 1), None)
+        elif word.rpartition("/")[2] == "env":
+            _forget(words[index + 1 :], environ)
+    return None
+
+
+def _after_server(words: list[str], index: int) -> list[str] | None:
+    word, rest = words[index], words[index + 1 :]
+    if word.rpartition("/")[2] == "vllm" or (word in _CLI_MODULES and words[index - 1 : index] == ["-m"]):
+        return rest[1:] if rest[:1] == [_SERVE] else None
+    if word == "-m" and rest[:1] and rest[0] in _MODULES:
+        return rest[1:]
+    return rest if word.endswith(_SCRIPTS) else None
+
+
+def _forget(options: list[str], environ: dict[str, str]) -> None:
+    """What ``env`` takes out of the environment."""
+    for option, following in zip(options, [*options[1:], ""], strict=True):
+        if option in _EMPTY:
+            environ.clear()
+        elif option in ("-u", "--unset"):
+            environ.pop(following, None)
+        elif option.startswith(("-u", "--unset=")):
+            environ.pop(option.removeprefix("--unset=").removeprefix("-u"), None)
+        elif not option.startswith("-"):
+            return
+
+
+def _shell_script(words: list[str], index: int) -> str | None:
+    """The text behind ``bash -c`` and the like."""
+    if words[index].rpartition("/")[2] not in _SHELLS:
+        return None
+    rest = iter(words[index + 1 :])
+    for option in rest:
+        if option in _SHELL_VALUES:
+            next(rest, None)
+        elif not option.startswith(("-", "+")):
+            return None
+        elif not option.startswith("--") and "c" in option:
+            return next(rest, None)
+    return None
+
+
+def _in_script(script: str, environ: dict[str, str], depth: int) -> Iterator[ServerCommand]:
+    """The servers that a script's commands start. Only plain commands are understood."""
+    for command in _commands(script):
+        words = [_expanded(word, environ) for word in command]
+        if len(words) > 1 and words[0] in (".", "source") and words[1].endswith(_ACTIVATE):
+            place = words[1].removesuffix(_ACTIVATE)
+            environ["VIRTUAL_ENV"] = place
+            environ["PATH"] = f"{place}/bin:{environ.get('PATH', '')}"
+        elif (found := _server_part(words, environ, depth)) is not None:
+            yield found
+
+
+def _commands(script: str) -> Iterator[list[str]]:
+    import shlex
+
+    text = script.replace("\\\n", " ").replace("\n", " ; ")
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
+    lexer.whitespace_split = True
+    command: list[str] = []
+    redirected = False
+    try:
+        for word in lexer:
+            if set(word) <= set(";&|"):
+                yield command
+                command, redirected = [], False
+            elif set(word) <= set("<>&"):
+                redirected = True
+            elif not redirected:
+                command.append(word)
+    except ValueError:
+        pass  # an unclosed quote: what stands before it is all that can be read
+    yield command
+
+
+@cache
+def _assignment() -> re.Pattern[str]:
+    return re.compile(r"[A-Za-z_]\w*=.*", re.DOTALL)
+
+
+@cache
+def _variable() -> re.Pattern[str]:
+    return re.compile(r"\$(?:(\w+)|\{(\w+)(?::?-([^}]*))?\})")
+
+
+def _expanded(word: str, environ: Mapping[str, str]) -> str:
+    return _variable().sub(lambda m: environ.get(m[1] or m[2]) or m[3] or "", word)
