@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -40,3 +43,16 @@ def _hangups_end() -> Iterator[None]:
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
+
+
+@pytest.fixture(scope="session")
+def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a driver's library that a test drives (probes/nvml_stub.c)."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        pytest.fail("these tests need a C compiler (apt-get install gcc)")
+    folder = tmp_path_factory.mktemp("nvml")
+    output, source = folder / "libnvidia-ml.so.1", Path(__file__).parent / "probes" / "nvml_stub.c"
+    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
+    subprocess.run([compiler, *options, "-o", output, source], check=True, timeout=60)
+    return folder

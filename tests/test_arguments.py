@@ -342,13 +342,16 @@ def test_a_server_gets_the_environment_that_env_leaves_it(command: list[str], le
     assert found.environ == left
 
 
+API_SERVER = "vllm.entrypoints.openai.api_server"
+
+
 @pytest.mark.parametrize(
     ("command", "program"),
     [
         (["vllm", "serve", "m"], ("vllm",)),
         (["uv", "run", "vllm", "serve", "m"], ("uv", "run", "vllm")),
-        (["python3", "-m", "vllm.entrypoints.openai.api_server"], ("python3", "-m", "vllm.entrypoints.openai.api_server")),
-        (["bash", "-c", "cd /srv && exec /opt/v/bin/vllm serve m"], ("exec", "/opt/v/bin/vllm")),
+        (["python3", "-m", API_SERVER, "--port", "1"], ("python3", "-m", API_SERVER)),
+        (["bash", "-c", "cd /srv && exec /opt/v/bin/vllm serve m"], ("bash", "exec", "/opt/v/bin/vllm")),
     ],
 )  # fmt: skip
 def test_the_words_that_name_the_server_are_told(command: list[str], program: tuple[str, ...]) -> None:
@@ -361,6 +364,21 @@ def test_an_environment_that_a_script_activates_is_the_servers() -> None:
     found = find_server(["bash", "-c", "source /opt/v/bin/activate && vllm serve m"], {"PATH": "/usr/bin"})
     assert found is not None
     assert found.environ == {"PATH": "/opt/v/bin:/usr/bin", "VIRTUAL_ENV": "/opt/v"}
+
+
+def test_comments_of_a_script_are_no_commands() -> None:
+    script = "#!/bin/sh\n# the old one: vllm serve old\nvllm serve new --port 81 # ; vllm serve later\necho\n"
+    [found] = find_servers_in_script(script, {})
+    assert found.arguments == ("new", "--port", "81")
+
+
+def test_an_empty_word_of_a_script_is_a_word() -> None:
+    [found] = find_servers_in_script("vllm serve '' --port 81", {})
+    assert found.arguments == ("", "--port", "81")
+
+
+def test_env_alone_starts_nothing() -> None:
+    assert find_server(["env"]) is None
 
 
 def test_every_server_of_a_script_is_found() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -130,3 +130,28 @@ class _Call(Generic[T]):
             self._future.set_exception(self._error)
         else:
             self._future.set_result(cast("T", self._result))
+
+
+def run_within(function: Callable[[], T], limit_s: float, *, name: str) -> T:
+    """Call ``function`` in a daemon thread, and wait for it for so many seconds.
+
+    Raises:
+        TimeoutError: It has not returned. The thread goes on; as a daemon it keeps nobody.
+        BaseException: Whatever ``function`` raised.
+    """
+    outcome: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
+
+    def call() -> None:
+        try:
+            outcome.put((function(), None))
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the call is awaited
+            outcome.put((None, error))
+
+    threading.Thread(target=call, name=name, daemon=True).start()
+    try:
+        value, error = outcome.get(timeout=limit_s)
+    except Empty:
+        raise TimeoutError(f"{name} did not return within {limit_s:g} s") from None
+    if error is not None:
+        raise error
+    return cast("T", value)

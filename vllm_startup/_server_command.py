@@ -1,10 +1,11 @@
-"""The vLLM server that a command starts, behind its wrappers: ``env``, ``uv run``, ``numactl``, ``bash -c``."""
+"""The vLLM server that a command starts, behind wrappers such as ``env``, ``uv run`` and ``bash -c``."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
 from typing import Final
 
 import attrs
@@ -25,7 +26,8 @@ class ServerCommand:
     """A vLLM server behind its wrappers.
 
     Attributes:
-        program: The words up to the one that names the server: ``uv run vllm``, ``python3 -m MODULE``.
+        program: The words up to the one that names the server: ``uv run vllm``, ``python3 -m MODULE``,
+            ``sh exec vllm`` where a shell is given it as text.
         arguments: The words behind it, without ``serve``.
         environ: The environment that it gets.
     """
@@ -61,7 +63,8 @@ def _server_part(command: Sequence[str], environ: dict[str, str], depth: int) ->
             program = words[: at - 1 if words[at - 1] == _SERVE else at]
             return ServerCommand(program=tuple(program), arguments=tuple(rest), environ=dict(environ))
         elif depth and (script := _shell_script(words, index)) is not None:
-            return next(_in_script(script, environ, depth - 1), None)
+            found = next(_in_script(script, environ, depth - 1), None)
+            return found and attrs.evolve(found, program=(*words[: index + 1], *found.program))
         elif word.rpartition("/")[2] == "env":
             _forget(words[index + 1 :], environ)
     return None
@@ -78,7 +81,7 @@ def _after_server(words: list[str], index: int) -> list[str] | None:
 
 def _forget(options: list[str], environ: dict[str, str]) -> None:
     """What ``env`` takes out of the environment."""
-    for option, following in zip(options, [*options[1:], ""], strict=True):
+    for option, following in pairwise([*options, ""]):
         if option in _EMPTY:
             environ.clear()
         elif option in ("-u", "--unset"):
@@ -119,19 +122,21 @@ def _in_script(script: str, environ: dict[str, str], depth: int) -> Iterator[Ser
 def _commands(script: str) -> Iterator[list[str]]:
     import shlex
 
-    text = script.replace("\\\n", " ").replace("\n", " ; ")
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=";&|<>")
-    lexer.whitespace_split = True
+    lexer = shlex.shlex(script.replace("\\\n", " "), posix=True, punctuation_chars=";&|<>\n")
+    lexer.whitespace, lexer.whitespace_split, lexer.commenters = " \t\r", True, ""
     command: list[str] = []
-    redirected = False
+    redirected = comment = False
     try:
         for word in lexer:
-            if set(word) <= set(";&|"):
-                yield command
-                command, redirected = [], False
-            elif set(word) <= set("<>&"):
+            if word and set(word) <= set(";&|\n"):
+                if not comment or "\n" in word:
+                    yield command
+                    command, redirected, comment = [], False, False
+            elif word and set(word) <= set("<>&"):
                 redirected = True
-            elif not redirected:
+            elif word.startswith("#"):
+                comment = True
+            elif not redirected and not comment:
                 command.append(word)
     except ValueError:
         pass  # an unclosed quote: what stands before it is all that can be read

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -21,18 +20,6 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the stub is fou
 HERE = Path(__file__).parent
 MIB = 2**20
 TOTAL = 97_887 * MIB
-
-
-@pytest.fixture(scope="session")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = shutil.which("gcc") or shutil.which("cc")
-    if compiler is None:
-        pytest.fail("these tests need a C compiler (apt-get install gcc)")
-    folder = tmp_path_factory.mktemp("nvml")
-    output = folder / "libnvidia-ml.so.1"
-    options = ["-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-Wl,-soname,libnvidia-ml.so.1"]
-    subprocess.run([compiler, *options, "-o", output, HERE / "nvml_stub.c"], check=True, timeout=60)
-    return folder
 
 
 class Machine:
@@ -81,8 +68,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, library: Path) -> Iterator[Machine]:
-    yield from _running(Machine(tmp_path, library))
+def machine(tmp_path: Path, nvml_library: Path) -> Iterator[Machine]:
+    yield from _running(Machine(tmp_path, nvml_library))
 
 
 @pytest.fixture

@@ -277,3 +277,26 @@ def listening_unix_inodes(path: str, *, proc: Path = Path("/proc")) -> frozenset
     except OSError:
         pass
     return frozenset(found)
+
+
+# --- who has a port ---------------------------------------------------------------------------
+
+
+def listeners_on_port(port: int, *, proc: Path = Path("/proc")) -> dict[int, str]:
+    """Every socket that listens on a port of this network namespace, whatever its address: by inode."""
+    from ipaddress import ip_address
+
+    found: dict[int, str] = {}
+    for family, local, inode in _tcp_rows(port, proc):
+        address = str(ip_address(local))
+        found[inode] = f"{f'[{address}]' if family == 6 else address}:{port}"
+    return found
+
+
+def holders_of(inodes: Iterable[int], *, proc: Path = Path("/proc")) -> dict[int, int]:
+    """Which process holds which of the sockets; those that are not ours to see are left out."""
+    wanted = {f"socket:[{inode}]": inode for inode in inodes}
+    if not wanted:
+        return {}
+    held, _ = _search(_other_pids((), proc), set(wanted), proc)
+    return {wanted[link]: pid for link, pid in held.items()}
