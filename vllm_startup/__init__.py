@@ -6,6 +6,7 @@ from vllm_startup._lazy import exports
 
 if TYPE_CHECKING:
     from vllm_startup import causes, probes, targets, testing
+    from vllm_startup._cleanup import Cleanup, cleanup
     from vllm_startup._clock import Clock
     from vllm_startup._events import (
         AttemptEnded,
@@ -42,6 +43,7 @@ __all__ = [
     "AttemptStarted",
     "Because",
     "CauseFound",
+    "Cleanup",
     "Clock",
     "Ended",
     "Event",
@@ -70,6 +72,7 @@ __all__ = [
     "Warned",
     "__version__",
     "causes",
+    "cleanup",
     "launch",
     "probes",
     "targets",
@@ -81,6 +84,7 @@ __all__ = [
 
 _HOMES = {
     **dict.fromkeys(("causes", "probes", "targets", "testing"), ""),
+    **dict.fromkeys(("Cleanup", "cleanup"), "_cleanup"),
     "Clock": "_clock",
     **dict.fromkeys(
         (

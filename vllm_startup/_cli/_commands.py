@@ -61,6 +61,7 @@ class Entry:
 COMMANDS: Final = (
     Entry("wait", "wait until a server that something else started is ready", "vllm_startup._cli._wait"),
     Entry("run", "start a server, and stay in front of it", "vllm_startup._cli._run", takes_command=True),
+    Entry("cleanup", "show what dead servers left behind, and end it", "vllm_startup._cli._cleanup"),
     Entry("demo", "watch a simulated server, without vLLM or a GPU", "vllm_startup._cli._demo"),
     Entry("diagnose", "say from a log how the newest start in it went", "vllm_startup._cli._diagnose"),
     Entry("replay", "run a recording of a wait through the machine again", "vllm_startup._cli._replay"),

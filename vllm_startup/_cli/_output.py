@@ -18,7 +18,18 @@ from vllm_startup._report import AttemptReport, StartupReport
 from vllm_startup._text import clean
 from vllm_startup.causes import Cause, Evidence
 
-__all__ = ["OutputError", "clean", "cut", "end_screen", "say", "say_json", "tell", "width_of"]
+__all__ = [
+    "OutputError",
+    "cause_lines",
+    "clean",
+    "cut",
+    "end_screen",
+    "say",
+    "say_json",
+    "tell",
+    "width_of",
+    "wrapped",
+]
 
 _WIDTH: Final = 80
 _WIDEST: Final = 120  # longer lines are hard to read
@@ -113,11 +124,11 @@ def end_screen(report: StartupReport, width: int = _WIDTH, *, warnings: bool = T
         width: How many columns there are.
         warnings: Whether to repeat them; a watch has told them already.
     """
-    lines = _wrapped(_headline(report), width, "", "  ")
+    lines = wrapped(_headline(report), width, "", "  ")
     if facts := _facts(report):
-        lines += _wrapped(facts, width, "  ")
+        lines += wrapped(facts, width, "  ")
     if report.cause is not None:
-        lines += _cause(report.cause, width)
+        lines += cause_lines(report.cause, width)
     if len(report.attempts) > 1:
         lines += ["", *_attempts(report.attempts, width)]
     if report.phases:
@@ -150,19 +161,20 @@ def _facts(report: StartupReport) -> str:
     return " · ".join(told)
 
 
-def _cause(cause: Cause, width: int) -> Iterator[str]:
+def cause_lines(cause: Cause, width: int) -> Iterator[str]:
+    """Why it failed, the evidence and what to do, below an empty line."""
     sure = "" if cause.confidence == "certain" else f" ({cause.confidence})"
     yield ""
-    yield from _wrapped(f"{clean(cause.message)}{sure}", width, "  ")
+    yield from wrapped(f"{clean(cause.message)}{sure}", width, "  ")
     if cause.evidence:
         yield ""
     for item in cause.evidence[:_MOST_EVIDENCE]:
-        yield from _wrapped(f"{_place(item)}{clean(item.text)}", width, "  | ")
+        yield from wrapped(f"{_place(item)}{clean(item.text)}", width, "  | ")
     if len(cause.evidence) > _MOST_EVIDENCE:
         yield f"  | … and {len(cause.evidence) - _MOST_EVIDENCE} more"
     if cause.hint:
         yield ""
-        yield from _wrapped(f"hint: {clean(cause.hint)}", width, "  ", "        ")
+        yield from wrapped(f"hint: {clean(cause.hint)}", width, "  ", "        ")
     elif cause.retryable:
         yield ""
         yield "  The same start may succeed when it is tried again."
@@ -174,7 +186,8 @@ def _place(item: Evidence) -> str:
     return f"{place}: " if place else ""
 
 
-def _wrapped(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+def wrapped(text: str, width: int, first: str, rest: str | None = None) -> list[str]:
+    """Text in lines that are not too long, with what stands in front of the first and of the others."""
     return textwrap.wrap(
         text, width, initial_indent=first, subsequent_indent=first if rest is None else rest
     ) or [first.rstrip()]
@@ -184,7 +197,7 @@ def _attempts(attempts: tuple[AttemptReport, ...], width: int) -> Iterator[str]:
     shown = attempts[-_MOST_ATTEMPTS:]
     hidden = len(attempts) - len(shown)
     older = f"; {hidden} older ones are left out" if hidden else ""
-    yield from _wrapped(f"{len(attempts)} attempts, the newest last{older}:", width, "  ")
+    yield from wrapped(f"{len(attempts)} attempts, the newest last{older}:", width, "  ")
     for number, attempt in enumerate(shown, start=hidden + 1):
         why = f": {attempt.cause.kind}" if attempt.cause is not None else ""
         text = f"{number:>5}  {attempt.outcome} in {attempt.phase} after {attempt.duration_s:.1f} s{why}"
@@ -193,4 +206,4 @@ def _attempts(attempts: tuple[AttemptReport, ...], width: int) -> Iterator[str]:
 
 def _warnings(report: StartupReport, width: int) -> Iterable[str]:
     for warning in report.warnings:
-        yield from _wrapped(f"warning: {clean(warning.text)} ({warning.code})", width, "  ", "    ")
+        yield from wrapped(f"warning: {clean(warning.text)} ({warning.code})", width, "  ", "    ")
