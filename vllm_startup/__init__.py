@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from vllm_startup._log.lines import Line
     from vllm_startup._machine.reporting import Status
     from vllm_startup._phases import Phase
+    from vllm_startup._preflight.preflight import preflight
+    from vllm_startup._preflight.result import Preflight
     from vllm_startup._report import StartupReport
     from vllm_startup._rules import Advance, Progress, Rule
     from vllm_startup._startup import Startup
@@ -52,6 +54,7 @@ __all__ = [
     "Line",
     "Phase",
     "PhaseEntered",
+    "Preflight",
     "Probe",
     "ProbeBroke",
     "ProbeRecovered",
@@ -74,6 +77,7 @@ __all__ = [
     "causes",
     "cleanup",
     "launch",
+    "preflight",
     "probes",
     "targets",
     "testing",
@@ -109,6 +113,8 @@ _HOMES = {
     "Line": "_log.lines",
     "Status": "_machine.reporting",
     "Phase": "_phases",
+    "Preflight": "_preflight.result",
+    "preflight": "_preflight.preflight",
     "Probe": "probes._protocol",
     "StartupReport": "_report",
     **dict.fromkeys(("Advance", "Progress", "Rule"), "_rules"),

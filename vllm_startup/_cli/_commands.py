@@ -17,6 +17,7 @@ _EXAMPLES: Final = """\
 examples:
   vllm-startup demo
   vllm-startup run -- vllm serve Qwen/Qwen3-8B
+  vllm-startup preflight -- vllm serve Qwen/Qwen3-8B
   vllm-startup wait --pid 4242 --log vllm.log
   vllm-startup wait http://127.0.0.1:8000 --timeout 1800 && start-traffic
   vllm-startup diagnose vllm.log
@@ -61,6 +62,12 @@ class Entry:
 COMMANDS: Final = (
     Entry("wait", "wait until a server that something else started is ready", "vllm_startup._cli._wait"),
     Entry("run", "start a server, and stay in front of it", "vllm_startup._cli._run", takes_command=True),
+    Entry(
+        "preflight",
+        "look, before a start, for what would make it fail",
+        "vllm_startup._cli._preflight",
+        takes_command=True,
+    ),
     Entry("cleanup", "show what dead servers left behind, and end it", "vllm_startup._cli._cleanup"),
     Entry("demo", "watch a simulated server, without vLLM or a GPU", "vllm_startup._cli._demo"),
     Entry("diagnose", "say from a log how the newest start in it went", "vllm_startup._cli._diagnose"),
