@@ -34,7 +34,7 @@ from _bench import Json, emit, parser
 import vllm_startup
 from vllm_startup._log.lines import LineReader
 from vllm_startup._log.markers import MARKERS, sight
-from vllm_startup._log.triggers import LineFilter
+from vllm_startup._log.triggers import Triggers, searchable
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
 from vllm_startup._readings import LogOpened, Observation
@@ -107,12 +107,12 @@ def literals() -> list[str]:
 
 
 def pipeline(lines: Sequence[str], known: Sequence[str]) -> Callable[[], int]:
-    wants = LineFilter(known).wants
+    find = Triggers((literal, None) for literal in known).find
 
     def run() -> int:
         reader, sightings = LineReader(), 0
         for text in lines:
-            if wants(text):
+            if find(searchable(text)):
                 for line in reader.read(text):
                     sightings += len(sight(line))
             else:

@@ -26,6 +26,7 @@ workers; the bring-up's is the least over the known engines; the API server spea
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 
@@ -51,10 +52,10 @@ class Phase(StrEnum):
     READY = "ready"
     """The chosen readiness tier held for as long as asked."""
 
-    @property
+    @cached_property
     def order(self) -> int:
         """The phase's place in the bring-up, counted from 0."""
-        return _ORDER[self]
+        return tuple(Phase).index(self)
 
 
 class End(StrEnum):
@@ -62,8 +63,6 @@ class End(StrEnum):
 
     FAILED = "failed"
 
-
-_ORDER: Final = {phase: index for index, phase in enumerate(Phase)}
 
 TRANSITIONS: Final[tuple[tuple[str, tuple[Phase, ...], Phase | End], ...]] = (
     *(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_startup._log.triggers import LineFilter, Triggers
+from vllm_startup._log.triggers import Triggers, searchable
 
 LITERALS = (
     "Starting to load model ",
@@ -20,6 +21,11 @@ LITERALS = (
     "*** SIG",
     "GPU blocks: ",
 )
+
+
+def in_journal(text: str) -> str:
+    """How the journal writes a message that is not clean UTF-8."""
+    return json.dumps({"MESSAGE": list(text.encode()), "PRIORITY": "6"}, separators=(",", ":"))
 
 
 @pytest.fixture(scope="module")
@@ -116,15 +122,28 @@ def test_the_order_does_not_depend_on_the_hash_seed() -> None:
         "\x1b[1mStarting to load model\x1b[0m m...",
         r'{"message": "loaded\nStarting to load model m..."}',
         r'{"message": "\u001b[1mStarting to load model m..."}',
-        '{"MESSAGE": "x", "MESSAGE":[40, 41]}',
+        in_journal("Starting to load model m..."),
+        in_journal(r'{"log": "loaded\nStarting to load model m..."}'),
     ],
-    ids=["plain", "coloured", "JSON newline", "JSON colour", "journal bytes"],
+    ids=["plain", "coloured", "JSON newline", "JSON colour", "journal bytes", "JSON in journal bytes"],
 )
-def test_a_raw_line_is_wanted_for_what_it_holds_once_it_is_parsed(text: str) -> None:
-    assert LineFilter(["Starting to load model "]).wants(text)
+def test_what_a_raw_line_holds_once_it_is_parsed_is_found_before(text: str) -> None:
+    assert Triggers([("Starting to load model ", 1)]).find(searchable(text)) == [1]
 
 
-def test_a_raw_line_without_any_literal_is_not_wanted() -> None:
-    assert not LineFilter(["Starting to load model "]).wants(
-        'INFO:     127.0.0.1:40106 - "GET /health HTTP/1.1" 200 OK'
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        r'{"log": "INFO 11-30 14:28:41 [api_utils.py:347]  \u2588  version 0.32.0"}',
+        '{"log": "INFO 11-30 14:28:41 [api_utils.py:347]  █  version 0.32.0"}',
+    ],
+    ids=["escaped", "as it is"],
+)
+def test_letters_beyond_ascii_are_found_however_json_writes_them(text: str) -> None:
+    assert Triggers([("█  version ", 1)]).find(searchable(text)) == [1]
+
+
+@pytest.mark.parametrize("numbers", ["[]", "[300]", "[a]", "[[40]]", ""])
+def test_numbers_that_are_no_bytes_say_nothing(numbers: str) -> None:
+    text = f'{{"MESSAGE":{numbers}'
+    assert searchable(text).strip() == text

@@ -119,8 +119,8 @@ class Diagnosis:
         Returns:
             Whether it may have changed anything: a line that holds no literal has not.
         """
-        if not self._tracebacks.open and not self._telling.find(line.message):
-            self._note_mildness(line)
+        if not self._tracebacks.open and not self._telling.may_hold(line.message):
+            self.skip(line)
             return False
         if len(line.message) > _MAX_LINE or line.message.startswith(_QUOTE):
             line = attrs.evolve(line, message=line.message.removeprefix(_QUOTE)[:_MAX_LINE])
@@ -130,14 +130,15 @@ class Diagnosis:
         self._take()
         self._ends.saw(line)
         if used == "no":
-            self._note_mildness(line)
+            self.skip(line)
             self._read_line(line)
         elif used == "message" and is_ending(line):
             self._fatal = True
             self._ends.read(line.message, process=line.process, line=line.number)
         return True
 
-    def _note_mildness(self, line: Line) -> None:
+    def skip(self, line: Line) -> None:
+        """Take note of a line that holds no literal, while not `busy`."""
         if line.source is not None and line.level in HARMLESS_LEVELS:
             self._mild = line.number
 

@@ -10,12 +10,13 @@ from vllm_startup._redact import redact
 from vllm_startup._text import clean as text_clean
 from vllm_startup.causes import Cause, Evidence
 
-_MOST = 1000  # of a text, before secrets are looked for in it
+MOST = 1000
+"""Characters of a text that are looked at at all."""
 
 
 def clean(text: str) -> str:
     """Foreign text as evidence: secrets and control characters removed, cut."""
-    return _clean(text[:_MOST])
+    return _clean(text[:MOST])
 
 
 @lru_cache(maxsize=256)  # what a line says is kept in several places

@@ -25,6 +25,8 @@ from vllm_startup._log.triggers import Triggers
 from vllm_startup._roles import data_parallel_index
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from vllm_startup._log.lines import Line
 
 __all__ = ["FIRST_WINS", "MARKERS", "Fact", "Marker", "Means", "Sighting", "is_vllm_record", "sight"]
@@ -79,15 +81,18 @@ def _triggers() -> Triggers[Marker]:
     return Triggers((marker.literal, marker) for marker in MARKERS)
 
 
-def sight(line: Line) -> tuple[Sighting, ...]:
-    """The markers that a line holds; most lines hold none."""
-    found = _triggers().find(line.message)
-    if not found:
-        return ()
+def sight(line: Line, among: Iterable[Marker] | None = None) -> tuple[Sighting, ...]:
+    """The markers that a line holds; most lines hold none.
+
+    Args:
+        line: The line, parsed.
+        among: The only ones that it may hold, where that is known, in the order of `MARKERS`.
+    """
+    message = line.message
     sightings = []
-    for marker in found:
-        if _may_say(marker, line) and _at_its_place(marker, line.message):
-            groups = _groups(marker, line.message)
+    for marker in _triggers().find(message) if among is None else among:
+        if marker.literal in message and _may_say(marker, line) and _at_its_place(marker, message):
+            groups = _groups(marker, message)
             if groups is not None:
                 sightings.append(_sighting(marker, line, groups))
     return tuple(sightings)

@@ -18,8 +18,9 @@ one ``re.search`` of all as alternatives   50 to 85 us
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from functools import lru_cache
+from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -77,12 +78,6 @@ def words(text: str) -> list[bytes]:
     return text.encode("utf-8", "replace").translate(_TABLE).split()
 
 
-@lru_cache(maxsize=8)
-def _words_of(text: str) -> tuple[bytes, ...]:
-    """As `words`; several tables are asked about one line in turn."""
-    return tuple(words(text))
-
-
 class Triggers(Generic[T]):
     """Literals with payloads, found by their words.
 
@@ -124,7 +119,7 @@ class Triggers(Generic[T]):
         return bool(self._loose_literals) and any(map(text.__contains__, self._loose_literals))
 
     def _words_hold(self, text: str) -> bool:
-        found = text.encode("utf-8", "replace").translate(_TABLE).split()
+        found = words(text)
         if self._words.isdisjoint(found):
             return False
         return any(
@@ -135,45 +130,61 @@ class Triggers(Generic[T]):
 
     def find(self, text: str) -> list[T]:
         """The payloads of all literals in the text, in the order in which they were given."""
-        found = [entry for entry in self._loose if entry[1] in text] if self._loose else []
-        for word in self._words.intersection(_words_of(text)):
-            for entry in self._by_word[word]:
-                if entry[1] in text:
-                    found.append(entry)  # noqa: PERF401 - a list for each word takes longer
+        found: list[tuple[int, str, T]] = []
+        if self._loose_literals and any(map(text.__contains__, self._loose_literals)):
+            found += [entry for entry in self._loose if entry[1] in text]
+        said = text.encode("utf-8", "replace").translate(_TABLE).split()
+        if not self._words.isdisjoint(said):
+            for word in self._words.intersection(said):
+                for entry in self._by_word[word]:
+                    if entry[1] in text:
+                        found.append(entry)
         if len(found) > 1:
             # Sets have no order that lasts, and a replay has to give the same report.
             found.sort(key=itemgetter(0))
         return [entry[2] for entry in found]
 
 
-class LineFilter:
-    """Tells which raw lines are worth reading, before anything is parsed.
-
-    Args:
-        literals: What a line must hold to be worth it, found as in `Triggers`.
-        anywhere: Those of them that may stand inside words.
-    """
-
-    def __init__(self, literals: Iterable[str], *, anywhere: Iterable[str] = ()) -> None:
-        self._triggers = Triggers(((literal, None) for literal in literals), anywhere=anywhere)
-
-    def wants(self, text: str) -> bool:
-        """Whether the line, as it was written, may hold any of the literals once it is parsed."""
-        if "\x1b" in text:
-            text = plain(text)
-        if "\\" in text:
-            text = _unescaped(text)
-        return self._triggers.may_hold(text) or _BYTES in text
+def searchable(text: str) -> str:
+    """A line as it was written, changed so that what is found in it once it is parsed is found now."""
+    if "\x1b" in text:
+        text = plain(text)
+    if "\\" in text:
+        text = _unescaped(text)
+    if _BYTES in text:
+        text = f"{text}\n{_spelled(text)}"
+    return text
 
 
-# The journal writes a message that is not clean UTF-8 as numbers: it has to be parsed to be searched.
+# How the journal writes a message that is not clean UTF-8: as its bytes' numbers.
 _BYTES = '"MESSAGE":['
+
+
+def _spelled(text: str) -> str:
+    numbers, _, _ = text.partition(_BYTES)[2].partition("]")
+    try:
+        message = bytes(map(int, numbers.split(",")))
+    except ValueError:
+        return ""
+    return searchable(message.decode("utf-8", "replace"))
 
 
 def _unescaped(text: str) -> str:
     """JSON's escapes as what they stand for, so that no letter of theirs sticks to a word."""
-    text = text.replace("\\n", "\n").replace('\\"', '"').replace("\\r", "\r").replace("\\t", "\t")
-    return plain(text.replace("\\u001b", "\x1b")) if "\\u001b" in text else text
+    for escape, meant in _ESCAPES:
+        text = text.replace(escape, meant)
+    if "\\u" in text:
+        text = _code_point().sub(lambda found: chr(int(found[1], 16)), text)
+        text = plain(text) if "\x1b" in text else text
+    return text
+
+
+_ESCAPES = (("\\n", "\n"), ('\\"', '"'), ("\\r", "\r"), ("\\t", "\t"), ("\\/", "/"))
+
+
+@cache
+def _code_point() -> re.Pattern[str]:
+    return re.compile(r"\\u([0-9A-Fa-f]{4})")
 
 
 def _characteristic(literal: str, shared: Counter[bytes]) -> bytes | None:

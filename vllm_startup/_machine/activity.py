@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from typing import NamedTuple
 
-import attrs
-
+from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._machine.memory import MIB
 from vllm_startup._readings import CacheSize, ProcessSample, ProcessTree
 from vllm_startup._roles import Role, role_of
@@ -20,9 +20,8 @@ _HOST_NOISE_BYTES = 32 * MIB  # allocators breathe
 _READ_NOISE_BYTES = MIB
 
 
-@attrs.frozen(kw_only=True)
-class Move:
-    """The newest sign of progress."""
+class Move(NamedTuple):
+    """The newest sign of progress. A tuple, since most lines of a start are one."""
 
     at: float
     what: str
@@ -36,7 +35,7 @@ class Activity:
     """
 
     def __init__(self, began_at: float) -> None:
-        self.last = Move(at=began_at, what="the watch began")
+        self.last = Move(began_at, "the watch began")
         self.cpu_at: float | None = None
         self.cores = 0.0
         self.read_at: float | None = None
@@ -56,15 +55,15 @@ class Activity:
 
     @property
     def newest(self) -> Move:
-        """The newest progress of any kind."""
+        """The newest progress of any kind, in words that are safe to show."""
         if self.cpu_at is not None and self.cpu_at > self.last.at:
-            return Move(at=self.cpu_at, what=f"CPU time ({self.cores:.1f} cores)")
-        return self.last
+            return Move(self.cpu_at, f"CPU time ({self.cores:.1f} cores)")
+        return Move(self.last.at, clean(self.last.what))
 
     def moved(self, at: float, what: str) -> None:
-        """Note progress other than CPU time."""
+        """Note progress other than CPU time, in words that may be a line's own."""
         if at >= self.last.at:
-            self.last = Move(at=at, what=what)
+            self.last = Move(at, what)
             self._pauses.clear()
 
     def counted(self, at: float, what: str, done: float | None, total: float | None) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from vllm_startup._diagnosis.evidence import clean
+from vllm_startup._diagnosis.evidence import MOST, clean
 from vllm_startup._events import Because, Event, Outcome, PhaseEntered, ProgressSeen, TierReached
 from vllm_startup._log.lines import Line
 from vllm_startup._log.markers import FIRST_WINS, Means, Sighting, is_vllm_record
@@ -26,6 +26,8 @@ from vllm_startup.causes import Cause
 Emit = Callable[[Event], None]
 
 _SERVER_PHASES = (Phase.CONFIGURING, Phase.STARTING_SERVER)
+_OF_THE_SERVER = (Means.START, Means.SERVED, Means.SERVER_STARTING)
+_NO_STEPS = (Means.FACT, Means.SHUTDOWN, Means.EXIT)
 _PROGRESS_EVERY_S = 0.2  # a bar that redraws a thousand times a second is no news each time
 
 
@@ -83,15 +85,15 @@ class Attempt:
 
     # --- what the log says ---------------------------------------------------------------
 
-    def hear(self, line: Line, sightings: tuple[Sighting, ...], at: float) -> None:
-        """Take a parsed line and what its text means."""
+    def hear(self, line: Line, sightings: tuple[Sighting, ...], at: float, *, may_tell: bool = True) -> None:
+        """Take a parsed line and what its text means; ``may_tell`` as for `Told.hear`."""
         if self.told.wants_record:
             self._look_for_record(line, at)
         if line.pid is not None and line.process is not None and line.role in (Role.ENGINE, Role.WORKER):
             self.names[line.pid] = line.process
         for sighting in sightings:
             self._sighted(sighting, at)
-        self.told.hear(line, at)
+        self.told.hear(line, at, may_tell=may_tell)
 
     def _look_for_record(self, line: Line, at: float) -> None:
         self.told.lines_looked_at += 1
@@ -110,23 +112,23 @@ class Attempt:
         if sighting.means is Means.HEARTBEAT:
             self.told.heartbeat = (marker.name, at)
             return
-        if sighting.means in (Means.FACT, Means.SHUTDOWN, Means.EXIT):
+        if sighting.means in _NO_STEPS:
             return
         ground = Ground(probe="log", text=_words(sighting), at=at)
         phase = marker.phase
-        if phase in _SERVER_PHASES or sighting.means in (Means.START, Means.SERVED, Means.SERVER_STARTING):
+        if phase in _SERVER_PHASES or sighting.means in _OF_THE_SERVER:
             if line.role not in (Role.ENGINE, Role.WORKER) and phase is not None:
                 self.advance(phase, at, ground)
         elif line.role is not Role.API_SERVER:
             self._engine_sighted(sighting, at, ground)
         if sighting.means is Means.SERVED and self.told.served_at is None:
             self.told.served_at = at
-        self._moved(sighting, at)
+        self._moved(sighting, ground)
 
-    def _moved(self, sighting: Sighting, at: float) -> None:
-        marker = sighting.marker
+    def _moved(self, sighting: Sighting, ground: Ground) -> None:
+        marker, at = sighting.marker, ground.at
         if marker.progress is None:
-            self.activity.moved(at, _words(sighting))
+            self.activity.moved(at, ground.text)
         elif self.activity.counted(at, marker.progress, sighting.done, sighting.total):
             self._emit_progress(at, marker.progress, sighting.done, sighting.total)
 
@@ -191,17 +193,20 @@ class Attempt:
     def _tell(self, span: Span | None) -> None:
         if span is not None:
             self.activity.next_phase()
-            ground = span.because[0]
-            because = Because(probe=ground.probe, text=ground.text, at_s=self.elapsed(ground.at))
-            elapsed_s = self.elapsed(span.started_at)
+            because, elapsed_s = self.because(span.because[0]), self.elapsed(span.started_at)
             self._emit(
                 PhaseEntered(at=span.started_at, elapsed_s=elapsed_s, phase=span.phase, because=because)
             )
 
+    def because(self, ground: Ground) -> Because:
+        """Evidence as it is told."""
+        return Because(probe=ground.probe, text=ground.shown, at_s=self.elapsed(ground.at))
+
     def _dispute(self, phase: Phase, ground: Ground) -> None:
         spans = self.course.spans
-        known = any(dispute.phase is phase for dispute in self.disputed)
-        if spans and spans[-1].weak and phase.order < spans[-1].phase.order and not known:
+        if not spans or not spans[-1].weak or phase.order >= spans[-1].phase.order:
+            return
+        if all(dispute.phase is not phase for dispute in self.disputed):
             self.disputed.append(Dispute(phase=phase, ground=ground))
 
     def count(self, at: float, what: str, done: float | None, total: float | None) -> None:
@@ -220,12 +225,14 @@ class Attempt:
         )
         self._emit(event)
 
-    @property
-    def pids(self) -> set[int]:
-        """The processes that have spoken for this attempt, or were seen in it."""
-        spoke = {pid for pid in self.told.banners.values() if pid is not None}
-        bound = {self.pid} if self.pid is not None else set()
-        return spoke.union(bound, self.processes, *(engine.pids for engine in self.engines.all))
+    def knows(self, pid: int) -> bool:
+        """Whether a process has spoken for this attempt, or was seen in it."""
+        return (
+            pid == self.pid
+            or pid in self.processes
+            or pid in self.engines.by_pid
+            or pid in self.told.banners.values()
+        )
 
     def hear_late(self, line: Line, at: float) -> None:
         """Take a line that is read after this attempt's end: it may say why it ended."""
@@ -278,10 +285,10 @@ class Attempt:
 
 
 def _words(sighting: Sighting) -> str:
-    """What a line said, for people; a banner is a drawing with the version in it."""
+    """What a line said, not yet cleaned; a banner is a drawing with the version in it."""
     if sighting.means is Means.START and "vllm_version" in sighting.facts:
         return f"banner of vLLM {sighting.facts['vllm_version']}"
-    return clean(sighting.line.message)
+    return sighting.line.message[:MOST]
 
 
 def _ground(sign: Sign) -> Ground:

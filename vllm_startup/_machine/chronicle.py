@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 
 from vllm_startup._diagnosis.diagnosis import Diagnosis
 from vllm_startup._log.lines import Line, LineReader
-from vllm_startup._log.markers import MARKERS, Means, Sighting, sight
-from vllm_startup._log.triggers import LineFilter, Triggers
+from vllm_startup._log.markers import MARKERS, Marker, Means, Sighting, sight
+from vllm_startup._log.triggers import Triggers, searchable
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.signals import signal_number
+from vllm_startup._machine.told import Told
 from vllm_startup._rules import Rule
 
 Begin = Callable[[float, Attempt | None], Attempt]
@@ -37,7 +38,7 @@ class Chronicle:
         self._found = found
         theirs = [(rule.literal, rule) for rule in rules if rule.literal is not None]
         self._rules = Triggers(theirs, anywhere=(literal for literal, _ in theirs)) if theirs else None
-        self._filter = _filter(literal for literal, _ in theirs)
+        self._triggers = _triggers(tuple(literal for literal, _ in theirs))
         self._reader = LineReader()
         self._loose: deque[tuple[Line, float]] = deque(maxlen=_LOOSE_LINES)
         self.attempts: list[Attempt] = []
@@ -56,11 +57,12 @@ class Chronicle:
     def hear(self, lines: Iterable[str], timed: Timed, *, history: bool) -> bool:
         """Take whole lines. Returns whether any was more than a heartbeat."""
         spoke = False
-        wants, skip = self._filter.wants, self._reader.skip
+        find, skip = self._triggers.find, self._reader.skip
         close_look = self._close_look()  # only lines that are taken change it
         for text in lines:
-            if close_look or wants(text):
-                spoke |= self._take(text, timed, history=history)
+            found = find(searchable(text))
+            if found or close_look:
+                spoke |= self._take(text, found, timed, history=history)
                 close_look = self._close_look()
             else:
                 skip()
@@ -69,7 +71,7 @@ class Chronicle:
 
     def glance(self, partial: str, at: float) -> None:
         """Look at an unfinished line: a bar that redraws itself. It is no line yet."""
-        if self.attempts and self._filter.wants(partial):
+        if self.attempts and self._triggers.find(searchable(partial)):
             for line in self._reader.read(partial, complete=False):
                 if line.bar:
                     self._attempt_of(at).glance(sight(line), at)
@@ -90,21 +92,26 @@ class Chronicle:
     def _attempt_of(self, at: float) -> Attempt:
         return self.current if self.attempts else self.begin(at)
 
-    def _take(self, text: str, timed: Timed, *, history: bool) -> bool:
+    def _take(self, text: str, found: list[Marker | None], timed: Timed, *, history: bool) -> bool:
         spoke = False
+        markers = [marker for marker in found if marker is not None]
+        may_tell = len(markers) < len(found)
         for line in self._reader.read(text):
             at = timed(line)
-            sightings = sight(line)
-            self._fold(line, sightings, at, history=history)
+            sightings = sight(line, markers)
+            self._fold(line, sightings, at, may_tell=may_tell, history=history)
             spoke |= not _any_means(sightings, Means.HEARTBEAT)
         return spoke
 
-    def _fold(self, line: Line, sightings: tuple[Sighting, ...], at: float, *, history: bool) -> None:
+    def _fold(
+        self, line: Line, sightings: tuple[Sighting, ...], at: float, *, may_tell: bool, history: bool
+    ) -> None:
         attempt = self._attempt_of(at)
-        if self._is_of_the_dead(line) and not _any_means(sightings, Means.START):
+        starts = _any_means(sightings, Means.START)
+        if not starts and self._is_of_the_dead(line):
             self.attempts[-2].hear_late(line, at)
             return
-        if _any_means(sightings, Means.START) and self._starts_anew(attempt, line, sightings, at):
+        if starts and self._starts_anew(attempt, line, sightings, at):
             attempt = self._start_over(at)
         elif attempt.told.reaped and line.outer_pid in attempt.told.writers:
             pass  # the journal takes lines from the server and from systemd by two ways
@@ -116,8 +123,8 @@ class Chronicle:
         if history and attempt.pid is None and not attempt.told.lines:
             attempt.date(min(at, attempt.began_at))
         attempt.told.only_history &= history
-        self._note_start(attempt, line, sightings)
-        attempt.hear(line, sightings, at)
+        self._note_start(attempt.told, line, sightings, starts=starts)
+        attempt.hear(line, sightings, at, may_tell=may_tell)
         for rule in self._rules.find(line.text) if self._rules is not None else ():
             self._found(rule, line, at)
         self._note_exit(attempt, line, sightings)
@@ -126,10 +133,12 @@ class Chronicle:
         """Whether a process of the attempt before wrote the line: it can be read late."""
         if line.pid is None or len(self.attempts) < 2:
             return False
-        mains, earlier = self.current.told.banners, self.attempts[-2].told.banners
-        if any(pid is not None and pid in earlier.values() for pid in mains.values()):
-            return False  # a container's pids begin anew with each start of it
-        return line.pid in self.attempts[-2].pids and line.pid not in self.current.pids
+        earlier, current = self.attempts[-2:]
+        if current.knows(line.pid) or not earlier.knows(line.pid):
+            return False
+        # A container's pids begin anew with each start of it.
+        mains, before = current.told.banners.values(), earlier.told.banners.values()
+        return not any(pid is not None and pid in before for pid in mains)
 
     def _starts_anew(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...], at: float) -> bool:
         told = attempt.told
@@ -147,9 +156,7 @@ class Chronicle:
         again = not told.announced.isdisjoint(_announcements(line, sightings))
         return again or line.pid is None or told.banners[line.process] != line.pid
 
-    def _note_start(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> None:
-        told = attempt.told
-        starts = _any_means(sightings, Means.START)
+    def _note_start(self, told: Told, line: Line, sightings: tuple[Sighting, ...], *, starts: bool) -> None:
         if line.process != "systemd":
             if line.outer_pid is not None:
                 told.writers.add(line.outer_pid)
@@ -217,6 +224,8 @@ def _closing(sightings: tuple[Sighting, ...], line: Line) -> bool:
     return line.process == "systemd" or any(s.means in (Means.SHUTDOWN, Means.EXIT) for s in sightings)
 
 
-def _filter(theirs: Iterable[str]) -> LineFilter:
-    anywhere = tuple(theirs)
-    return LineFilter({*(m.literal for m in MARKERS), *Diagnosis.literals(), *anywhere}, anywhere=anywhere)
+def _triggers(theirs: tuple[str, ...]) -> Triggers[Marker | None]:
+    """What makes a line worth reading: markers, and what others look for (None)."""
+    markers = [(marker.literal, marker) for marker in MARKERS]
+    others = [(literal, None) for literal in (*Diagnosis.literals(), *theirs)]
+    return Triggers([*markers, *others], anywhere=theirs)

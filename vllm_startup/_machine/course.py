@@ -7,16 +7,26 @@ from typing import Any
 import attrs
 from transitions import Machine
 
+from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._phases import TRANSITIONS, End, Phase
 
 
 @attrs.frozen(kw_only=True)
 class Ground:
-    """Evidence with its time on the watch's clock."""
+    """Evidence with its time on the watch's clock.
+
+    Attributes:
+        text: As it was said. Most is never told to anybody, so only `shown` is safe to show.
+    """
 
     probe: str
     text: str
     at: float
+
+    @property
+    def shown(self) -> str:
+        """The text for people: no secrets, no control characters, not too long."""
+        return clean(self.text)
 
 
 @attrs.define(kw_only=True)

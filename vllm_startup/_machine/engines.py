@@ -33,12 +33,13 @@ class Engines:
 
     def __init__(self) -> None:
         self.all: list[Engine] = []
+        self.by_pid: dict[int, Engine] = {}
         self._parents: dict[int, int] = {}
 
     @property
     def phase(self) -> Phase | None:
         """The least phase of the known engines; None while there is none."""
-        return min((e.phase for e in self.all), key=lambda phase: phase.order, default=None)
+        return min(self.all, key=_order).phase if self.all else None
 
     @property
     def ready(self) -> bool:
@@ -53,7 +54,7 @@ class Engines:
     def behind(self) -> Engine | None:
         """The engine that the others wait for; None with fewer than two, or when all are level."""
         phases = {e.phase for e in self.all}
-        return min(self.all, key=lambda e: e.phase.order) if len(phases) > 1 else None
+        return min(self.all, key=_order) if len(phases) > 1 else None
 
     def appear(self, pid: int, ppid: int, name: str) -> None:
         """Note a process of the tree by its title."""
@@ -66,13 +67,14 @@ class Engines:
 
         None where it cannot be told: a line without a prefix while several engines are known.
         """
-        known = next((e for e in self.all if pid is not None and pid in e.pids), None)
+        known = self.by_pid.get(pid) if pid is not None else None
         if known is None:
             known = self._belonging(name, role, pid)
         if known is None:
             return None
         if pid is not None:
             known.pids.add(pid)
+            self.by_pid[pid] = known
         if role is Role.WORKER and name:
             known.workers.add(name)
         elif role is Role.ENGINE and name:
@@ -89,7 +91,7 @@ class Engines:
             orphaned = next((e for e in self.all if e.index is None and not _has_core(e)), None)
             return by_name or by_index or self._adopt(orphaned, index) or self._add(name, index)
         parent = self._parents.get(pid) if pid is not None else None
-        by_tree = next((e for e in self.all if parent is not None and parent in e.pids), None)
+        by_tree = self.by_pid.get(parent) if parent is not None else None
         return by_tree or by_index or self._least_staffed() or self._add(name, index)
 
     def _sole(self) -> Engine | None:
@@ -109,6 +111,10 @@ class Engines:
         engine = Engine(name=name, index=index)
         self.all.append(engine)
         return engine
+
+
+def _order(engine: Engine) -> int:
+    return engine.phase.order
 
 
 def _has_core(engine: Engine) -> bool:

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 
 import attrs
 
-from vllm_startup._events import Because
 from vllm_startup._machine.attempt import Attempt, Process, Result
-from vllm_startup._machine.course import Ground, Span
+from vllm_startup._machine.course import Span
 from vllm_startup._machine.limits import suspect_of
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._phases import Phase
@@ -54,7 +53,7 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
         facts=dict(attempt.facts),
         disputed=tuple(
             Dispute(
-                phase=d.phase, probe=d.ground.probe, text=d.ground.text, at_s=attempt.elapsed(d.ground.at)
+                phase=d.phase, probe=d.ground.probe, text=d.ground.shown, at_s=attempt.elapsed(d.ground.at)
             )
             for d in attempt.disputed
         ),
@@ -71,16 +70,12 @@ def number_evidence(cause: Cause | None, attempt: int) -> Cause | None:
     return attrs.evolve(cause, evidence=numbered)
 
 
-def _because(attempt: Attempt, ground: Ground) -> Because:
-    return Because(probe=ground.probe, text=ground.text, at_s=attempt.elapsed(ground.at))
-
-
 def _phase(attempt: Attempt, span: Span) -> PhaseReport:
     return PhaseReport(
         phase=span.phase,
         started_s=attempt.elapsed(span.started_at),
         ended_s=None if span.ended_at is None else attempt.elapsed(span.ended_at),
-        because=tuple(_because(attempt, ground) for ground in span.because),
+        because=tuple(attempt.because(ground) for ground in span.because),
     )
 
 
@@ -126,7 +121,7 @@ def _had_a_part(attempt: Attempt, process: Process) -> bool:
 
 
 def _process(attempt: Attempt, process: Process) -> ProcessReport:
-    engine = next((e for e in attempt.engines.all if process.pid in e.pids), None)
+    engine = attempt.engines.by_pid.get(process.pid)
     role = role_of(process.name)
     return ProcessReport(
         role=role.value if role else "server",

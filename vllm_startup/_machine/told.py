@@ -59,13 +59,23 @@ class Told:
         """Whether the first line in vLLM's form is still awaited."""
         return not self.record_found and self.lines_looked_at < _LINES_TO_LOOK_AT
 
-    def hear(self, line: Line, at: float) -> None:
-        """Fold a line into the diagnosis."""
+    def hear(self, line: Line, at: float, *, may_tell: bool = True) -> None:
+        """Fold a line into the diagnosis.
+
+        Args:
+            line: The line, parsed.
+            at: When it was written, on the watch's clock.
+            may_tell: False for a line that is known to hold none of the diagnosis's literals.
+        """
         self.lines += 1
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
+        if not may_tell and not self.diagnosis.busy:
+            self.diagnosis.skip(line)
+            return
         known = self.diagnosis.fatal
-        self.diagnosis.feed(line)
+        if not self.diagnosis.feed(line):
+            return
         if not known and not self.only_history and self.diagnosis.fatal:
             self.fatal_at = at
         if self.root_at is None:
