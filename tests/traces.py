@@ -60,14 +60,15 @@ class Traces:
         return [str(path) for path in sorted([*orphans, *self.temporary.rglob("*")])]
 
     def _orphans(self) -> set[Path]:
-        new = set(SHARED_MEMORY.iterdir()) - self._shared_before
-        return new - {
-            Path(line.split(maxsplit=5)[-1])
+        new = {path: inode for path in SHARED_MEMORY.iterdir() if (inode := inode_of(path))}
+        mapped = {  # by inode: a semaphore is mapped before it has its name
+            line.split(maxsplit=5)[4]
             for entry in Path("/proc").iterdir()
-            if new and entry.name.isdigit()
+            if entry.name.isdigit()
             for line in read(entry / "maps").decode(errors="replace").splitlines()
             if f" {SHARED_MEMORY}/" in line
         }
+        return {path for path in new.keys() - self._shared_before if new[path] not in mapped}
 
     def all(self) -> list[str]:
         """Everything that is there; empty when nothing was left."""
@@ -85,3 +86,11 @@ def held_by(entry: Path) -> Iterator[str]:
             yield str(link.readlink())
     except OSError:
         return  # it is gone, or is a zombie
+
+
+def inode_of(path: Path) -> str:
+    """A file's inode; empty when it is gone."""
+    try:
+        return str(path.stat().st_ino)
+    except FileNotFoundError:
+        return ""

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -171,12 +172,14 @@ STORE = "vllm_dist_0123456789abcdef0123456789abcdef"
 @pytest.mark.parametrize("piped", [False, True], ids=["log", "pipe"])
 async def test_a_store_that_the_output_names_is_removed(piped: bool, tmp_path: Path) -> None:
     """A worker may name it when it is asked to end already, as one that initialises does not mind that."""
-    mine, others = tmp_path / STORE, tmp_path / STORE.replace("0", "f")
+    name = f"vllm_dist_{uuid.uuid4().hex}"
+    mine, others, shared = tmp_path / name, tmp_path / STORE, Path(f"/dev/shm/{name}-tp:0-[0-1]-cpushm_0")
     others.touch()
     program = f"""
 import signal, time
 def go_on(*_):
     open({str(mine)!r}, "w").close()
+    open({str(shared)!r}, "w").close()
     print("world_size=1 distributed_init_method=file://{mine} backend=gloo", flush=True)
 signal.signal(signal.SIGTERM, go_on)
 open({str(tmp_path / "begun")!r}, "w").close()
@@ -188,6 +191,7 @@ while True:
         assert await asyncio.to_thread(eventually, (tmp_path / "begun").exists)
     assert others.exists()
     assert not mine.exists()
+    assert not shared.exists()
 
 
 async def test_a_store_is_removed_also_when_we_die_and_not_one_from_before(tmp_path: Path) -> None:

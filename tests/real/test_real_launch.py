@@ -24,6 +24,7 @@ EVERY_PHASE = [  # of the CPU build, which warms up while it compiles
     pytest.param("compiling", (), marks=rarely),
     pytest.param("allocating_kv_cache", EAGER, marks=rarely),
     pytest.param("starting_server", EAGER, marks=rarely),
+    pytest.param("allocating_kv_cache", (*EAGER, "-tp", "2"), marks=rarely),  # which has shared memory
 ]
 
 

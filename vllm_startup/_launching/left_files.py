@@ -3,7 +3,8 @@
 Both lie in ``$TMPDIR``, and of a server that ends in good order too (0.32: seven sockets for one engine,
 and the store). A socket that nobody is bound to and nobody answers on is of no use to anybody: those with
 the random names that vLLM gives are removed, if they are from the tree's time. A store (``vllm_dist_…``)
-is a file, which does not tell whose it is; but its random name stands in the server's own output.
+is a file, which does not tell whose it is; but its random name stands in the server's own output. The CPU
+build's workers name shared memory after it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 _STORE: Final = b"/vllm_dist_"  # vllm.utils.network_utils.get_file_store_init_method
+_SHARED_MEMORY: Final = b"/dev/shm"
 _SCHEME: Final = b"file://"
 _HEX: Final = frozenset(b"0123456789abcdef")
 _ID_BYTES: Final = 32
@@ -74,15 +76,12 @@ class LeftFiles:
                 _unlink(path, stat.S_ISSOCK, since=self._since)
         for path in self._stores:
             _unlink(path, stat.S_ISREG, since=self._since)
+        names = tuple(path.rpartition(b"/")[2] for path in self._stores)
+        for path in _entries(_SHARED_MEMORY, lambda name: name.startswith(names)):
+            _unlink(path, stat.S_ISREG, since=self._since)
 
     def _random_sockets(self) -> set[bytes]:
-        found: set[bytes] = set()
-        for place in self._places:
-            try:
-                found.update(os.path.join(place, name) for name in os.listdir(place) if _is_uuid(name))  # noqa: PTH118, PTH208
-            except OSError:
-                pass  # not there
-        return found
+        return {path for place in self._places for path in _entries(place, _is_uuid)}
 
 
 def places_of(environment: Mapping[bytes, bytes]) -> list[bytes]:
@@ -121,6 +120,13 @@ def _unlink(path: bytes, is_kind: Callable[[int], bool], *, since: float = 0.0) 
             os.unlink(path)  # noqa: PTH108 - pathlib would cost the guardian 3 MB
     except OSError:
         pass  # its owner has removed it
+
+
+def _entries(place: bytes, is_wanted: Callable[[bytes], bool]) -> list[bytes]:
+    try:
+        return [place + b"/" + name for name in os.listdir(place) if is_wanted(name)]  # noqa: PTH208 - see above
+    except OSError:
+        return []  # there is no such place
 
 
 def _is_uuid(name: bytes) -> bool:
