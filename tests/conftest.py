@@ -38,11 +38,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _hangups_end() -> Iterator[None]:
-    """Hangups end programs here as on a terminal: whoever runs the tests under nohup ignores them."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def _signals_end() -> Iterator[None]:
+    """Hangups and Ctrl-C end programs here as on a terminal: who runs the tests under nohup or in a
+    script's background ignores them, and so would whatever they start."""
+    ends = {signal.SIGHUP: signal.SIG_DFL, signal.SIGINT: signal.default_int_handler}
+    before = {number: signal.signal(number, handler) for number, handler in ends.items()}
     yield
-    signal.signal(signal.SIGHUP, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 @pytest.fixture(scope="session")

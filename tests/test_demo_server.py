@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -162,13 +163,26 @@ def test_it_answers_as_vllm_does(running: Running) -> None:
     assert get(running.url + "/version")[0] == 200
 
 
-@pytest.mark.parametrize("when", ["version 0.32.0", "Loading", "startup complete"])
-def test_sigterm_ends_it_in_good_order(when: str, running: Running) -> None:
-    assert running.says(when)
+def test_sigterm_ends_it_in_good_order(running: Running) -> None:
+    assert eventually(lambda: listens(running.url))
     running.process.send_signal(signal.SIGTERM)
     assert running.process.wait(10) == 0
     assert eventually(lambda: not running.tree.alive())
     assert running.says("Application shutdown complete.")
+
+
+@pytest.mark.parametrize("when", ["version 0.32.0", "Loading"])
+async def test_a_signal_while_it_starts_is_told_as_what_ended_it(when: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    async with launch(simulated_server(speed=FAST), log=log) as server:
+        waiting = asyncio.create_task(server.wait_until_ready())
+        assert await asyncio.to_thread(eventually, lambda: when.encode() in read(log))
+        server.process.send_signal(signal.SIGTERM)
+        with pytest.raises(StartupError) as caught:
+            await waiting
+        assert await server.process.wait() == 1
+    assert isinstance(caught.value.cause, causes.ShutdownRequested)
+    assert caught.value.cause.signal == signal.SIGTERM
 
 
 def test_nothing_is_left_when_its_main_process_is_killed(running: Running) -> None:

@@ -144,7 +144,7 @@ async def test_options_of_the_command_are_its_own(tmp_path: Path) -> None:
 
 
 async def test_a_limit_ends_the_server() -> None:
-    found = await run("run", "--timeout", "0.5", "--", *serving([BANNER, ENGINE]))
+    found = await run("run", "--timeout", "initializing=0.3", "--", *serving([BANNER, ENGINE]))
 
     assert found.status == 124
     assert unstamped(found.out) == unstamped(f"{BANNER}\n{ENGINE}\n")

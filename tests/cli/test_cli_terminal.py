@@ -70,7 +70,9 @@ def test_no_terminal_where_there_is_none() -> None:
 
 def test_output_scrolls_above_the_block_and_nothing_of_it_is_left(terminal: Callable[..., Terminal]) -> None:
     pyte = pytest.importorskip("pyte")
-    shown = terminal(*words_of("run", "--progress", "--timeout", "2", "--", *serving([BANNER, "bar: 10%"])))
+    shown = terminal(
+        *words_of("run", "--progress", "--timeout", "configuring=1", "--", *serving([BANNER, "bar: 10%"]))
+    )
     written = shown.until(b"[exit 124, terminal as before]")
     screen = pyte.Screen(80, 24)
     stream = pyte.Stream(screen)

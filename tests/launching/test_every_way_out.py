@@ -20,7 +20,7 @@ from vllm_startup.testing import simulated_server
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whole trees are ended on Linux")
 
 CALLER = Path(__file__).parents[1] / "caller.py"
-SPEED = 10.0
+SPEED = 8.0
 PHASES = [
     *("launching", "configuring", "initializing", "loading_weights", "compiling"),
     *("allocating_kv_cache", "warming_up", "starting_server", "ready"),
@@ -70,7 +70,9 @@ def test_nothing_is_left(way: Way, phase: str, traces: Traces) -> None:
     done = call(traces, way, phase)
 
     assert done.returncode == WAYS[way], done
-    assert json.dumps({"phase": phase}) in done.stdout.splitlines()
+    phases = [told["phase"] for told in map(json.loads, done.stdout.splitlines()) if "phase" in told]
+    # A busy machine may see a phase only when it is over.
+    assert PHASES.index(phases[-1]) >= PHASES.index(phase)
     if WAYS[way] == 0 or way == "SIGINT":  # the caller itself has ended it
         assert traces.all() == []
     assert eventually(lambda: not traces.all()), traces.all()

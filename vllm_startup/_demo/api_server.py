@@ -39,12 +39,16 @@ def run(settings: Settings) -> int:
         signal.signal(number, server.stop)
     try:
         return server.run()
-    except _Stopped:
-        return server.shut_down()
+    except _Stopped as stopped:
+        return server.shut_down(stopped.number)
 
 
 class _Stopped(BaseException):
     """It was asked to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 class _Server:
@@ -53,6 +57,7 @@ class _Server:
         self._old = settings.version < "0.31"
         self._printer = Printer("APIServer", settings.version)
         self._engine: Child | None = None
+        self._serving = False
 
     def run(self) -> int:
         """Start, and serve."""
@@ -76,24 +81,33 @@ class _Server:
         except OSError as error:  # somebody else was bound to it too, and listened first
             return self._fail_to_bind(error)
         with _HttpServer(listener, self._settings) as server:
+            self._serving = True
             server.serve_forever()
         return 0
 
-    def stop(self, *_: object) -> None:
+    def stop(self, number: int, _: object) -> None:
         """Leave whatever is being done, once."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)
-        raise _Stopped
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        raise _Stopped(number)
 
-    def shut_down(self) -> int:
-        """End in good order."""
+    def shut_down(self, number: int) -> int:
+        """End in good order; while it starts, with vLLM's traceback."""
+        if not self._serving:
+            what = "KeyboardInterrupt: terminated" if number == signal.SIGTERM else "KeyboardInterrupt"
+            self._printer.traceback(None, "", what, *_START_FRAMES[:2])
+            self._end_engine()
+            return 1
         self._printer.record("launcher.py:254", "[shutdown] API server: shutdown triggered")
+        self._end_engine()
+        self._printer.plain("INFO:     Shutting down\nINFO:     Application shutdown complete.")
+        return 0
+
+    def _end_engine(self) -> None:
         if self._engine is not None:
             self._engine.let_go()
             with contextlib.suppress(Exception):
                 self._engine.process.wait(_ENGINE_END_S)
-        self._printer.plain("INFO:     Shutting down\nINFO:     Application shutdown complete.")
-        return 0
 
     def _introduce(self) -> None:
         settings, place = self._settings, "utils.py" if self._old else "api_utils.py"
