@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,7 +30,7 @@ class Traces:
     place: Path
     temporary: Path
     port: int
-    _shared_before: frozenset[Path] = attrs.field(factory=lambda: frozenset(SHARED_MEMORY.iterdir()))
+    _mapped: set[str] = attrs.field(factory=set)
 
     def processes(self) -> dict[int, str]:
         """What lives, the guardian and the caller included: pid to command line."""
@@ -51,24 +50,20 @@ class Traces:
                 return True
             return False
 
-    def files(self) -> list[str]:
-        """Files in the temporary directory, and shared memory that is new and that nobody has mapped."""
-        orphans = self._orphans()
-        if orphans:  # another program may be about to map or to unlink what it has just made
-            time.sleep(0.5)
-            orphans &= self._orphans()
-        return [str(path) for path in sorted([*orphans, *self.temporary.rglob("*")])]
+    def note(self) -> None:
+        """Note which shared memory the launch has now: a file there does not tell whose it is."""
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and self._is_ours(link_of(entry / "cwd")):
+                self._mapped.update(
+                    line.split(maxsplit=5)[4]
+                    for line in read(entry / "maps").decode(errors="replace").splitlines()
+                    if f" {SHARED_MEMORY}/" in line
+                )
 
-    def _orphans(self) -> set[Path]:
-        new = {path: inode for path in SHARED_MEMORY.iterdir() if (inode := inode_of(path))}
-        mapped = {  # by inode: a semaphore is mapped before it has its name
-            line.split(maxsplit=5)[4]
-            for entry in Path("/proc").iterdir()
-            if entry.name.isdigit()
-            for line in read(entry / "maps").decode(errors="replace").splitlines()
-            if f" {SHARED_MEMORY}/" in line
-        }
-        return {path for path in new.keys() - self._shared_before if new[path] not in mapped}
+    def files(self) -> list[str]:
+        """Files in the temporary directory, and shared memory that was noted."""
+        shared = [path for path in SHARED_MEMORY.iterdir() if inode_of(path) in self._mapped]
+        return [str(path) for path in sorted([*shared, *self.temporary.rglob("*")])]
 
     def all(self) -> list[str]:
         """Everything that is there; empty when nothing was left."""
@@ -81,11 +76,18 @@ class Traces:
 
 def held_by(entry: Path) -> Iterator[str]:
     """The directory and the open files of a process."""
+    yield link_of(entry / "cwd")
     try:
-        for link in (entry / "cwd", *(entry / "fd").iterdir()):
-            yield str(link.readlink())
+        yield from map(link_of, (entry / "fd").iterdir())
     except OSError:
         return  # it is gone, or is a zombie
+
+
+def link_of(path: Path) -> str:
+    try:
+        return str(path.readlink())
+    except OSError:
+        return ""
 
 
 def inode_of(path: Path) -> str:

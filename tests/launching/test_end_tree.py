@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import mmap
 import os
 import pickle
 import signal
@@ -129,6 +130,34 @@ open({str(tmp_path / "name")!r}, "w").write(shared.name)
         assert segment.exists()
     assert tree.alive() == {}
     assert not segment.exists()
+
+
+async def test_shared_memory_is_removed_also_when_its_tracker_was_killed(tmp_path: Path) -> None:
+    """And left where another program has it, too."""
+    program = (
+        STUBBORN
+        + f"""
+from multiprocessing.shared_memory import SharedMemory
+from multiprocessing import get_context, resource_tracker
+mine, ours = (SharedMemory(create=True, size=100) for _ in range(2))
+lock = get_context("spawn").Lock()
+os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)
+with open({str(tmp_path / "names")!r}, "w") as file:
+    file.write(" ".join([mine.name, ours.name, "sem." + lock._semlock.name[1:]]) + "\\n")
+{SLEEP}"""
+    )
+    tree = Tree()
+    async with launch([*PYTHON, program], env=tree.env, kill_after=QUICKLY):
+        assert await asyncio.to_thread(eventually, lambda: read(tmp_path / "names").endswith(b"\n"))
+        mine, ours, lock = (Path("/dev/shm") / name for name in read(tmp_path / "names").decode().split())
+        assert lock.exists()
+        with ours.open("r+b") as file:
+            held = mmap.mmap(file.fileno(), 100)
+    assert not mine.exists()
+    assert not lock.exists()
+    assert ours.exists()
+    held.close()
+    ours.unlink()
 
 
 async def test_socket_files_of_killed_processes_are_removed(tmp_path: Path) -> None:

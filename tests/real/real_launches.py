@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -24,6 +25,7 @@ from trees import Tree, eventually
 CALLER = Path(__file__).parents[1] / "caller.py"
 LIMIT_S = 200.0
 WITHIN_S = 0.2  # the middle of every phase: the shortest lasts half a second
+LOOK_S = 0.3  # at the shared memory that there is
 GONE_S = 12.0  # from a caller's sudden death: SIGTERM, 8 s, SIGKILL
 EAGER = ("--enforce-eager",)
 
@@ -48,13 +50,22 @@ class Launching:
         self.temporary = Path(tempfile.mkdtemp(prefix="vllm-"))  # a short name, for vLLM's sockets
         self.port = free_port()
         self.traces = Traces(tree=Tree(), place=place, temporary=self.temporary, port=self.port)
+        self._over = threading.Event()
+        self._observer = threading.Thread(target=self._observe, name="observer")
 
     def __enter__(self) -> Self:
+        self._observer.start()
         return self
+
+    def _observe(self) -> None:
+        while not self._over.wait(LOOK_S):
+            self.traces.note()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._over.set()
+        self._observer.join()
         for pid in self.traces.processes():
             subprocess.run(["kill", "-9", str(pid)], check=False, stderr=subprocess.DEVNULL)
         shutil.rmtree(self.temporary, ignore_errors=True)

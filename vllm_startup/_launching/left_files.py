@@ -1,10 +1,11 @@
-"""Files that vLLM's processes leave behind: the sockets and stores through which they find each other.
+"""Files that vLLM's processes leave behind: the sockets, stores and shared memory that they talk through.
 
-Both lie in ``$TMPDIR``, and of a server that ends in good order too (0.32: seven sockets for one engine,
-and the store). A socket that nobody is bound to and nobody answers on is of no use to anybody: those with
-the random names that vLLM gives are removed, if they are from the tree's time. A store (``vllm_dist_…``)
-is a file, which does not tell whose it is; but its random name stands in the server's own output. The CPU
-build's workers name shared memory after it.
+The first two lie in ``$TMPDIR``, and of a server that ends in good order too (0.32: seven sockets for one
+engine, and the store). A socket that nobody is bound to and nobody answers on is of no use to anybody:
+those with the random names that vLLM gives are removed, if they are from the tree's time. A store
+(``vllm_dist_…``) is a file, which does not tell whose it is; but its random name stands in the server's own
+output. The CPU build's workers name shared memory after it. Other shared memory is Python's, whose resource
+tracker removes it; but a tracker may be killed, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final
 
 _STORE: Final = b"/vllm_dist_"  # vllm.utils.network_utils.get_file_store_init_method
 _SHARED_MEMORY: Final = b"/dev/shm"
+_OF_PYTHON: Final = (b"psm_", b"sem.mp-")
 _SCHEME: Final = b"file://"
 _HEX: Final = frozenset(b"0123456789abcdef")
 _ID_BYTES: Final = 32
@@ -40,18 +42,20 @@ class LeftFiles:
         self._places = tuple(places)
         self._sockets: set[bytes] = set()
         self._stores: set[bytes] = set()
+        self._shared: set[int] = set()
 
     def note(self, pids: Iterable[int]) -> None:
-        """Note what these processes are bound to, wherever that is: ``--uds`` is such a socket too.
+        """Note what these processes have mapped, and what they are bound to: ``--uds`` is such a socket too.
 
         One of another file system's view is left out.
         """
         bound = _bound()
-        if not bound:
-            return
         ours = _link("/proc/self/ns/mnt")
         for pid in pids:
             if _link(f"/proc/{pid}/ns/mnt") != ours:
+                continue
+            self._shared |= _mapped(pid)
+            if not bound:
                 continue
             try:
                 numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - pathlib would cost the guardian 3 MB
@@ -79,6 +83,16 @@ class LeftFiles:
         names = tuple(path.rpartition(b"/")[2] for path in self._stores)
         for path in _entries(_SHARED_MEMORY, lambda name: name.startswith(names)):
             _unlink(path, stat.S_ISREG, since=self._since)
+        self._remove_shared()
+
+    def _remove_shared(self) -> None:
+        """Remove Python's shared memory that the tree had, and nobody has any more."""
+        left = {_inode(path): path for path in _entries(_SHARED_MEMORY, lambda n: n.startswith(_OF_PYTHON))}
+        if not self._shared.isdisjoint(left):  # the look at all others takes 0.1 ms each
+            pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208 - see above
+            in_use = set[int]().union(*map(_mapped, pids))
+            for inode in self._shared.intersection(left) - in_use:
+                _unlink(left[inode], stat.S_ISREG)
 
     def _random_sockets(self) -> set[bytes]:
         return {path for place in self._places for path in _entries(place, _is_uuid)}
@@ -163,6 +177,23 @@ def _bound() -> dict[int, bytes]:
     except OSError:
         return {}
     return {int(row[6]): row[7] for row in rows if len(row) == 8 and row[7].startswith(b"/")}
+
+
+def _mapped(pid: int) -> set[int]:
+    """The inodes of the shared memory that a process has; a semaphore's is mapped under another name."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:  # noqa: PTH123 - see above
+            lines = file.read().split(b"\n")
+    except OSError:
+        return set()
+    return {int(line.split(None, 5)[4]) for line in lines if b" /dev/shm/" in line}
+
+
+def _inode(path: bytes) -> int:
+    try:
+        return os.lstat(path).st_ino
+    except OSError:
+        return 0  # no file has it
 
 
 def _link(path: str) -> str:
