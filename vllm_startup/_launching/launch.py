@@ -73,8 +73,9 @@ def launch(
 
     It gets a session and a process group of its own, no input, and a small guardian as its parent. On
     any way out of the block everything that descends from it gets SIGTERM, and after ``kill_after``
-    SIGKILL, also what has left the group or lost its parent; then it is checked that nothing lives. If
-    this program dies itself, even by SIGKILL, the guardian does the same.
+    SIGKILL, also what has left the group or lost its parent; then it is checked that nothing lives, and
+    what vLLM would leave in ``$TMPDIR`` and ``/dev/shm`` is removed. If this program dies itself, even by
+    SIGKILL, the guardian does the same.
 
     Args:
         command: The program and its arguments.
