@@ -18,6 +18,7 @@ import attrs
 from vllm_startup import Event, PhaseEntered, Server, StartupError, Timeouts, launch
 
 LIMIT_S = 300.0
+EXIT_GRACE_S = 3.0
 
 Way = Literal["leave", "hold", "cancel", "raise", "SIGKILL", "SIGTERM", "SIGINT", "detach", "fail"]
 
@@ -65,7 +66,12 @@ async def run(errand: Errand) -> None:
                 reached.set()
 
     async with launch(
-        errand.command, env=errand.environment, cwd=errand.place, log=errand.log, on_event=on_event
+        errand.command,
+        env=errand.environment,
+        cwd=errand.place,
+        log=errand.log,
+        on_event=on_event,
+        exit_grace=EXIT_GRACE_S,
     ) as server:
         tell(pid=server.pid)
         waiting = asyncio.create_task(server.wait_until_ready(timeouts=Timeouts(LIMIT_S)))

@@ -65,6 +65,17 @@ def test_nothing_is_wider_than_the_screen(width: int) -> None:
     assert "warning: w" in screen
 
 
+def test_a_line_that_is_cut_says_so() -> None:
+    narrow, wide = (
+        [line for line in end_screen(READY, width).splitlines() if "loading_weights" in line]
+        for width in (50, 200)
+    )
+    assert wide == [
+        "      16.0 s  loading_weights          0.0 s  log: Starting to load model /models/tiny..."
+    ]
+    assert narrow == [f"{wide[0][:49]}…"]
+
+
 def test_warnings_that_were_told_are_not_repeated() -> None:
     warned = changed(READY, warnings=(r.WarningReport(code="odd", text="look"),))
 
