@@ -30,7 +30,7 @@ def names_of(name: str) -> dict[str, Any]:
 
 
 def test_every_python_block_is_run_by_a_test() -> None:
-    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 3
+    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 4
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:
@@ -87,3 +87,15 @@ async def test_a_launched_server_is_ready_and_gone(tmp_path: Path, monkeypatch: 
     ready_s = await names_of("launch")["start_and_ask"](simulated_server("ready", speed=5))
     assert ready_s is not None
     assert "Application startup complete" in (tmp_path / "vllm.log").read_text()
+
+
+def test_a_fault_is_told_before_the_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert names_of("preflight")["may_start"]([str(tmp_path / "vllm"), "serve", "m"]) is False
+    assert capsys.readouterr().out.startswith("certain: the program ")
+
+
+def test_every_check_is_in_the_table() -> None:
+    from vllm_startup._preflight.checks import CHECKS
+
+    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \|$", TEXT.partition("## Before a start")[2], re.MULTILINE)
+    assert rows[: len(CHECKS)] == [check.name for check in CHECKS]

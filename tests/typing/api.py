@@ -138,3 +138,23 @@ async def for_tests() -> None:
     async with Startup([probe, testing.HungProbe()], clock=clock):
         await clock.advance(5)
     assert_type(vllm_startup.__version__, str)
+
+
+def before_and_after() -> None:
+    """The checks before a start, and what dead servers left."""
+    found = vllm_startup.preflight(
+        ["vllm", "serve", "m"], env={}, cwd="/", python="/usr/bin/python3", timeout=5
+    )
+    assert_type(found, vllm_startup.Preflight)
+    assert_type(found.ok, bool)
+    for cause in found.causes:
+        match cause:
+            case causes.DependencyVersionMismatch(package=str(package), other_version=str(version)):
+                print(package, version)
+            case causes.PortInUse():
+                print(cause.address)
+            case _:
+                print(cause.hint)
+    left = vllm_startup.cleanup(kill=True)
+    assert_type(left, vllm_startup.Cleanup)
+    assert_type(next(process.gpu_bytes for process in left.left).get(0), int | None)
