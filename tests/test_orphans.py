@@ -197,6 +197,19 @@ def test_a_spawned_process_with_vllms_library_in_memory_is_vllms(machine: Machin
     assert machine.orphans() == [(50, UNTITLED)]
 
 
+def test_an_engine_without_the_library_is_known_by_its_workers(machine: Machine) -> None:
+    machine.add(50, 1, SPAWNED, maps=TORCH)
+    machine.add(51, 50, SPAWNED, maps=VLLM)
+    assert machine.orphans() == [(50, UNTITLED), (51, UNTITLED)]
+
+
+def test_a_spawned_program_that_uses_vllm_is_not_vllms_own(machine: Machine) -> None:
+    """Somebody's job, whose starter is gone: the titles of its engines tell that it lives on purpose."""
+    machine.add(50, 1, SPAWNED, maps=VLLM)
+    machine.add(51, 50, ["VLLM::EngineCore"])
+    assert machine.orphans() == []
+
+
 @pytest.mark.parametrize(
     ("words", "maps"),
     [

@@ -112,6 +112,7 @@ class _Look:
     def __init__(self, table: Mapping[int, Process], seen: Seen) -> None:
         self._table = table
         self._seen = seen
+        self._children = _by_parent(table)
         self.is_vllm: Callable[[Process], bool] = cache(self._is_vllm)
 
     def is_left(self, process: Process) -> bool:
@@ -136,8 +137,16 @@ class _Look:
             return False
         if words[0].startswith(TITLE_PREFIX):
             return role_of(words[0]) not in (None, Role.LAUNCHER)
-        spawned = any(part in word for word in words[1:] for part in _SPAWNED)
-        return spawned and bool(self._seen.holds_vllm(process.pid))
+        if not any(part in word for word in words[1:] for part in _SPAWNED):
+            return False
+        children = self._children.get(process.pid, ())
+        if any(self._is_titled(child) for child in children):
+            return False  # a program that uses a vLLM which gives titles: it has none itself
+        # Not every engine loads the library; its workers do.
+        return bool(self._seen.holds_vllm(process.pid)) or any(self.is_vllm(child) for child in children)
+
+    def _is_titled(self, process: Process) -> bool:
+        return any(word.startswith(TITLE_PREFIX) for word in self._seen.arguments(process.pid)[:1])
 
     def _adopts(self, process: Process) -> bool:
         known = any(process.name == name[:_COMM_LENGTH] for name in _ADOPT)
@@ -156,10 +165,15 @@ class _Look:
         return holds if holds is not None else any(name.startswith(_PYTHON) for name in names)
 
 
-def _with_descendants(heads: Iterable[Process], table: Mapping[int, Process]) -> list[Process]:
+def _by_parent(table: Mapping[int, Process]) -> dict[int, list[Process]]:
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
+    return children
+
+
+def _with_descendants(heads: Iterable[Process], table: Mapping[int, Process]) -> list[Process]:
+    children = _by_parent(table)
     found: dict[int, Process] = {}
     waiting = sorted(heads, reverse=True)
     while waiting:

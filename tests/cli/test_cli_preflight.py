@@ -201,3 +201,57 @@ async def test_a_reader_that_goes_away_is_no_error(venv: Path) -> None:
     process = await asyncio.create_subprocess_shell(line, stdout=-1, stderr=-1)
     out, err = await process.communicate()
     assert (out.count(b"\n"), err) == (1, b"")
+
+
+# --- run --preflight ------------------------------------------------------------------------------
+
+
+def starts(tmp_path: Path, text: str) -> tuple[Path, Path]:
+    """A program named vllm that says that it was started, and the file in which it does."""
+    program, told = tmp_path / "bin" / "vllm", tmp_path / "started"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {told}\n{text}\n")
+    program.chmod(0o755)
+    return program, told
+
+
+async def test_run_starts_nothing_that_fails_for_certain(tmp_path: Path) -> None:
+    program, told = starts(tmp_path, "exit 0")
+    log = tmp_path / "termination-log"
+    words = ["--preflight", "--termination-log", str(log), "--", str(program), "serve", "/models/gone"]
+    result = await run("run", *words)
+    assert (result.status, result.out) == (1, "")
+    assert result.err.startswith("vllm-startup: the start would fail: model_not_found\n")
+    assert result.err.endswith("  It was not started; run without --preflight starts it all the same.\n")
+    assert not told.exists()
+    assert log.read_text() == (
+        "model_not_found: there is no model /models/gone Hint: mount or correct the path: it must hold"
+        " config.json inside the container\n"
+    )
+
+
+async def test_run_starts_what_may_fail_and_need_not(tmp_path: Path, model: Path) -> None:
+    (model / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+    program, told = starts(tmp_path, "exit 7")
+    words = ["--preflight", "--", str(program), "serve", str(model), "--port", str(free_port())]
+    result = await run("run", *words, VLLM_CACHE_ROOT=str(tmp_path))
+    assert result.err.startswith("vllm-startup: the start may fail: weights_missing\n")
+    assert told.exists()
+    assert result.status == 7
+
+
+async def test_run_says_nothing_of_a_start_without_faults(tmp_path: Path, model: Path) -> None:
+    program, told = starts(tmp_path, "exit 7")
+    words = ["--preflight", "--", str(program), "serve", str(model), "--port", str(free_port())]
+    result = await run("run", *words, VLLM_CACHE_ROOT=str(tmp_path))
+    assert "preflight" not in result.err
+    assert "the start" not in result.err
+    assert told.exists()
+
+
+async def test_a_termination_log_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    program, _ = starts(tmp_path, "exit 0")
+    words = ["--preflight", "--termination-log", str(tmp_path), "--", str(program), "serve", "/models/gone"]
+    result = await run("run", *words)
+    assert result.status == 1
+    assert "cannot be written: Is a directory" in result.err

@@ -34,6 +34,7 @@ exit status:
 """
 
 _MOST_CAUSES: Final = 6
+_NOT_STARTED: Final = "It was not started; run without --preflight starts it all the same."
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -67,6 +68,34 @@ def run(options: argparse.Namespace) -> int:
     else:
         _output.say(screen(found, _output.width_of(sys.stdout)))
     return Exit.READY if found.ok else Exit.FAILED
+
+
+def allows(options: argparse.Namespace, termination_log: str | None) -> bool:
+    """Look before ``run`` starts its command, and tell on standard error what was found.
+
+    Args:
+        options: Of ``run``.
+        termination_log: A file that gets the first cause in one line.
+
+    Returns:
+        False where the start would fail for certain. What may be a fault and need not stops nobody.
+    """
+    from vllm_startup._hosts import termination
+    from vllm_startup._preflight.preflight import preflight
+
+    found = preflight(options.command_line)
+    if found.causes or found.warnings:
+        text = screen(found, _output.width_of(sys.stderr))
+        _output.tell(f"{_parser.PROGRAM}: {text}")
+    if not found.certain:
+        return True
+    _output.tell(f"\n  {_NOT_STARTED}")
+    if termination_log is not None:
+        try:
+            termination.write(termination_log, termination.cause_message(found.certain[0]))
+        except OSError as error:
+            _output.tell(f"{_parser.PROGRAM}: {termination_log!r} cannot be written: {error.strerror}")
+    return False
 
 
 def screen(found: Preflight, width: int) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 
 from vllm_startup._blocking import BlockingRunner, StillRunningError
-from vllm_startup._cli import _options, _output, _parser
+from vllm_startup._cli import _options, _output, _parser, _preflight
 from vllm_startup._cli._events import EventLines
 from vllm_startup._cli._parser import PROGRAM
 from vllm_startup._cli._progress import PlainProgress, Progress, SilentProgress, live_progress
@@ -51,7 +51,7 @@ server's main process: in a systemd unit set KillMode=mixed, or it gets SIGTERM 
 {_options.PHASES}
 exit status:
   the server's; 128+N when signal N ended it; and
-  1    it failed and was ended, or it exited with 0 before it was ready
+  1    it failed and was ended, it exited with 0 before it was ready, or --preflight found a fault
   2    wrong usage
   3    it stalled and was ended
   70   a fault of vllm-startup's own
@@ -82,6 +82,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--on-stall", choices=("report", "kill"),
         help="when it stalls: kill if --stall is given, else report",
     )  # fmt: skip
+    parser.add_argument_group("before").add_argument(
+        "--preflight", action="store_true",
+        help="look first for what would make it fail, and start nothing that fails for certain",
+    )  # fmt: skip
     output = parser.add_argument_group("output")
     output.add_argument("--progress", action="store_true", help="tell of the start on standard error")
     output.add_argument("--report", metavar="FILE", help="write the report when the start is decided")
@@ -106,6 +110,8 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--events - would write into the server's own output; give it a file")
     _options.refuse_nonsense(options)
     open_standard_streams()
+    if options.preflight and not _preflight.allows(options, _termination_log(options)):
+        return Exit.FAILED
     environ = dict(os.environ)
     hosts = _hosts(options, environ)
     with EventLines.open(options.events, json_report=False) as events:
@@ -280,8 +286,7 @@ class _Run:
 def _hosts(options: argparse.Namespace, environ: dict[str, str]) -> Hosts:
     """Those who ask how the server is. What they give us in the environment is not the server's."""
     stall_s = _options.timeouts(options).stall
-    log = options.termination_log or default_path()
-    wanted = Wanted(listen=options.status_listen, termination_log=log, stall_s=stall_s)
+    wanted = Wanted(listen=options.status_listen, termination_log=_termination_log(options), stall_s=stall_s)
     try:
         return Hosts(wanted, environ, warn=_tell)
     except ValueError as error:
@@ -291,6 +296,11 @@ def _hosts(options: argparse.Namespace, environ: dict[str, str]) -> Hosts:
         raise UsageError(
             f"--status-listen {where} cannot be listened on: {error.strerror}; name another port"
         ) from error
+
+
+def _termination_log(options: argparse.Namespace) -> str | None:
+    log: str | None = options.termination_log
+    return log or default_path()
 
 
 def _progress() -> Progress:

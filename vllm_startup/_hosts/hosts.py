@@ -143,7 +143,7 @@ class Hosts:
     async def _write(self, path: str, report: StartupReport) -> None:
         try:
             async with asyncio.timeout(_WRITE_S):
-                await self._writer.run(partial(termination.write, path, report))
+                await self._writer.run(partial(termination.write, path, termination.message(report)))
         except (OSError, StillRunningError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else "the file system hangs"
             self._warn(f"the termination log {path!r} cannot be written: {why}")

@@ -8,6 +8,7 @@ from typing import Final
 
 from vllm_startup._report import StartupReport
 from vllm_startup._text import clean
+from vllm_startup.causes._base import Cause
 
 DEFAULT: Final = "/dev/termination-log"
 """Where Kubernetes looks unless ``terminationMessagePath`` says otherwise."""
@@ -23,19 +24,23 @@ def default_path() -> str | None:
 
 def message(report: StartupReport) -> str:
     """What is written for a start that was not ready."""
-    cause = report.cause
-    if cause is None:
+    if report.cause is None:
         return f"{report.outcome} in phase {report.phase}"
+    return cause_message(report.cause)
+
+
+def cause_message(cause: Cause) -> str:
+    """A cause in one line."""
     hint = f" Hint: {cause.hint}" if cause.hint else ""
     return clean(f"{cause.kind}: {cause.message}{hint}", _MOST_CHARACTERS)
 
 
-def write(path: str, report: StartupReport) -> None:
-    """Write it in place: the file is a mount of its own and cannot be replaced.
+def write(path: str, text: str) -> None:
+    """Write a line in place: the file is a mount of its own and cannot be replaced.
 
     Raises:
         OSError: It cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(message(report) + "\n")
+        file.write(f"{text}\n")
