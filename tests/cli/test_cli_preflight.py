@@ -82,7 +82,7 @@ async def test_the_incident_is_caught_before_the_start(venv: Path, model: Path, 
     assert result.out.startswith(
         "the start would fail: dependency_version_mismatch\n\n"
         "  flashinfer-cubin 0.6.3 does not match flashinfer 0.6.4\n\n"
-        "  | flashinfer_cubin 0.6.3 in"
+        "  | flashinfer-cubin 0.6.3 in"
     )
     assert "  hint: pip install flashinfer-cubin==0.6.4\n" in result.out
     assert str(site).replace("-", "")[-20:] in result.out.replace("\n  | ", "").replace("-", "")

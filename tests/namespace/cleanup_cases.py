@@ -236,6 +236,25 @@ def test_memory_that_comes_back_is_shown(start: Start, gpu: Callable[..., dict[s
     assert "  GPU 0: 72.00 -> 0.71 of 95.09 GiB in use\n" in out
 
 
+def test_preflight_names_them_as_who_holds_the_memory(
+    start: Start, gpu: Callable[..., dict[str, str]], tmp_path: Path
+) -> None:
+    [engine] = start((ENGINE, titled(ENGINE))).orphan()
+    program = tmp_path / "vllm"
+    program.write_text("")
+    program.chmod(0o755)
+    line = [sys.executable, "-m", "vllm_startup", "preflight", "--json", "--", str(program), "serve", "m"]
+    environ = {**os.environ, **gpu(73_731, (engine, 73_000))}
+    done = subprocess.run(line, stdout=subprocess.PIPE, text=True, env=environ, check=False)
+    [cause] = json.loads(done.stdout)["causes"]
+    assert cause["kind"] == "gpu_memory_not_free"
+    assert cause["evidence"][1]["text"].startswith(f"process {engine} ({ENGINE} ")
+    assert cause["evidence"][1]["text"].endswith(" holds 71.29 GiB")
+    assert cause["hint"].startswith(
+        "vllm-startup cleanup shows engines of dead servers, and ends them with --kill; or"
+    )
+
+
 def test_memory_that_stays_is_shown_too(start: Start, gpu: Callable[..., dict[str, str]]) -> None:
     [engine] = start((ENGINE, titled(ENGINE))).orphan()
     ran = command("--kill", "--json", **gpu(73_731, (engine, 73_000)))

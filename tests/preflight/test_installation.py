@@ -241,6 +241,45 @@ def test_an_interpreter_that_does_not_answer_is_left(
         facts([shim, "-m", "vllm", "serve", "m"], {"PATH": os.defpath}).installation()
 
 
+@pytest.mark.parametrize("environ", [{"PYTHONHOME": "/opt/python"}, {}])
+def test_a_layout_that_is_not_understood_is_asked_for(tmp_path: Path, environ: dict[str, str]) -> None:
+    """An environment that moved by PYTHONHOME, or whose pyvenv.cfg says nothing."""
+    venv = Venv.make(tmp_path / "venv", config="" if not environ else "version = 3.12\n")
+    program(venv.python, '#!/bin/sh\necho \'["3.13.1", ["", "/moved/site-packages"]]\'\n')
+    found = facts([venv.vllm, "serve", "m"], environ, cwd=tmp_path).installation()
+    assert (found.version, found.packages.folders) == ("3.13.1", (f"{tmp_path}/", "/moved/site-packages"))
+
+
+@pytest.mark.skipif(not Path("/usr/lib/python3/dist-packages").is_dir(), reason="Debian's folders")
+def test_debians_packages_lie_where_debian_puts_them(tmp_path: Path) -> None:
+    names = sorted(path.name for path in Path("/usr/bin").glob("python3.*") if path.name[8:].isdigit())
+    if not names:
+        pytest.skip("Debian's Python is not installed")
+    found = facts([f"/usr/bin/{names[0]}", "-m", "vllm", "serve", "m"]).installation()
+    assert found.version == names[0].removeprefix("python")
+    assert "/usr/lib/python3/dist-packages" in found.packages.folders
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("/x/vllm/entrypoints/openai/api_server.py --model m", "the command shows no Python"),
+        ("/gone/python3 -m vllm serve m", "/gone/python3 was not found"),
+        ("/gone/vllm serve m", "/gone/vllm was not found"),
+    ],
+)
+def test_a_python_that_is_not_there_is_told(command: str, reason: str) -> None:
+    with pytest.raises(NotCheckedError, match=reason):
+        facts(command.split()).installation()
+
+
+def test_a_program_that_may_be_run_and_not_read(open_path: Path) -> None:
+    hidden = program(open_path / "vllm", "#!/usr/bin/python3\n")
+    hidden.chmod(0o711)
+    with pytest.raises(NotCheckedError, match="cannot be read: Permission denied"):
+        as_nobody(lambda: facts([hidden, "serve", "m"]).installation().python)
+
+
 # --- metadata -----------------------------------------------------------------------------------
 
 

@@ -127,6 +127,12 @@ def test_what_vllm_alone_can_know_is_not_claimed(words: list[str], reason: str) 
         check(*words, HOME="/gone")
 
 
+def test_a_model_that_is_one_file_is_left_to_vllm(tmp_path: Path) -> None:
+    (tmp_path / "model.bin").touch()
+    with pytest.raises(NotCheckedError, match="the model is one file"):
+        check(tmp_path / "model.bin")
+
+
 def test_models_in_files_of_their_own_format(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").touch()
     with pytest.raises(NotCheckedError, match="GGUF"):

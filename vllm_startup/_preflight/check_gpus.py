@@ -8,6 +8,7 @@ from typing import Final
 
 import attrs
 
+from vllm_startup._orphans import orphans
 from vllm_startup._preflight.facts import Facts
 from vllm_startup._preflight.holders import described
 from vllm_startup._preflight.launch import Asked
@@ -15,14 +16,12 @@ from vllm_startup._preflight.parallel import gpus_needed
 from vllm_startup._preflight.paths import exists
 from vllm_startup._preflight.result import NotCheckedError
 from vllm_startup._preflight.vllm_package import Vllm, vllm_of
-from vllm_startup._roles import role_of
 from vllm_startup.causes._base import Cause, Confidence, Evidence
 from vllm_startup.causes._devices import none_visible, not_enough_gpus
 from vllm_startup.causes._gpu_memory import GpuMemoryNotFree, room_on_gpu
 from vllm_startup.probes._gpu_devices import VISIBLE
 from vllm_startup.probes._gpu_look import GpuLook, GpuState
 from vllm_startup.probes._gpu_nvml import DriverError, NoNvmlError
-from vllm_startup.probes._system import this_system
 
 _GIB: Final = 1024**3
 _DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/nvgpu")
@@ -98,7 +97,7 @@ def _not_free(full: Sequence[tuple[GpuState, int, int]], share: float, sure: Con
     others = f", and too little on {len(full) - 1} more" if len(full) > 1 else ""
     holders = {pid: size for each, *_ in full for pid, size in each.holders.items()}
     hint = room_on_gpu(free, total)
-    if any(_is_left_over(pid) for pid in holders):
+    if not holders.keys().isdisjoint(orphan.pid for orphan in orphans()):
         hint = f"vllm-startup cleanup shows engines of dead servers, and ends them with --kill; or {hint}"
     return GpuMemoryNotFree(
         message=f"only {free / _GIB:.2f} of {total / _GIB:.2f} GiB of memory are free on GPU"
@@ -129,13 +128,6 @@ def _held(full: Sequence[tuple[GpuState, int, int]]) -> Iterator[Evidence]:
         yield Evidence(text=f"and {len(sizes) - _MOST_HOLDERS} more processes")
     if not sizes:
         yield Evidence(text="the driver names no process that holds it: look outside this container")
-
-
-def _is_left_over(pid: int) -> bool:
-    from vllm_startup._orphans import orphans
-
-    words = this_system().arguments(pid)
-    return bool(words) and role_of(words[0]) is not None and pid in {one.pid for one in orphans()}
 
 
 def _cuda_build(facts: Facts, asked: Asked) -> Vllm | None:

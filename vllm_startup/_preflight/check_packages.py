@@ -102,7 +102,8 @@ def _alike(part: Package, core: Package) -> bool:
 def _as_sure(cause: Cause, installation: Installation, *packages: Package) -> Cause:
     """With where the packages lie, and as sure as what may change them allows."""
     there = tuple(
-        Evidence(text=f"{package.name} {package.version} in {package.place}") for package in packages
+        Evidence(text=f"{canonical(package.name)} {package.version} in {package.place}")
+        for package in packages
     )
     if installation.changes is None:
         return attrs.evolve(cause, evidence=there)
