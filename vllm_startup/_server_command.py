@@ -30,11 +30,13 @@ class ServerCommand:
             ``sh exec vllm`` where a shell is given it as text.
         arguments: The words behind it, without ``serve``.
         environ: The environment that it gets.
+        folder: Where a script changes to before, as it says it; empty where it does not.
     """
 
     program: tuple[str, ...]
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
+    folder: str = ""
 
 
 def find_server(command: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerCommand | None:
@@ -109,14 +111,18 @@ def _shell_script(words: list[str], index: int) -> str | None:
 
 def _in_script(script: str, environ: dict[str, str], depth: int) -> Iterator[ServerCommand]:
     """The servers that a script's commands start. Only plain commands are understood."""
+    folder = ""
     for command in _commands(script):
         words = [_expanded(word, environ) for word in command]
         if len(words) > 1 and words[0] in (".", "source") and words[1].endswith(_ACTIVATE):
             place = words[1].removesuffix(_ACTIVATE)
             environ["VIRTUAL_ENV"] = place
             environ["PATH"] = f"{place}/bin:{environ.get('PATH', '')}"
+        elif words[:1] == ["cd"]:
+            to = words[1] if len(words) > 1 else environ.get("HOME", "")
+            folder = to if to.startswith("/") or not folder else f"{folder}/{to}"
         elif (found := _server_part(words, environ, depth)) is not None:
-            yield found
+            yield attrs.evolve(found, folder=found.folder or folder)
 
 
 def _commands(script: str) -> Iterator[list[str]]:

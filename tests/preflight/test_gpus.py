@@ -175,9 +175,19 @@ def test_a_driver_in_trouble_is_told_and_nothing_claimed(venv: Venv) -> None:
             list(check(asked(venv, DriverError("NVML failed: x (code 999)"), version=None)))
 
 
+def test_a_plug_in_for_other_hardware_tells_what_it_was_built_for(venv: Venv) -> None:
+    venv.add("vllm-ascend", "0.32.0")
+    with pytest.raises(NotCheckedError, match="built for ascend"):
+        list(check_gpus.gpus(asked(venv, NoNvmlError("x"))))
+
+
 @pytest.mark.parametrize(
     ("version", "words", "reason"),
-    [("0.32.0+cpu", [], "built for cpu"), ("0.9.0", ["--device", "cpu"], "--device cpu")],
+    [
+        ("0.32.0+cpu", [], "built for cpu"),
+        ("0.32.0+empty", [], "built for empty"),
+        ("0.9.0", ["--device", "cpu"], "--device cpu"),
+    ],
 )
 def test_a_server_without_gpus_needs_none(venv: Venv, version: str, words: list[str], reason: str) -> None:
     with pytest.raises(NotCheckedError, match=reason):

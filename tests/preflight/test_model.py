@@ -112,6 +112,26 @@ def test_a_configuration_that_may_not_be_read(open_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "command",
+    [
+        ["sh", "-c", "cd {} && exec vllm serve ./model"],
+        ["sh", "-c", "cd {}; cd model; exec vllm serve ../model"],
+        ["env", "--chdir={}", "vllm", "serve", "./model"],
+        ["uv", "run", "--directory", "{}", "vllm", "serve", "./model"],
+    ],
+)
+def test_a_path_is_looked_for_from_where_the_server_runs(model: Path, command: list[str]) -> None:
+    words = [word.format(model.parent) for word in command]
+    assert list(check_model.model(facts(words))) == []
+
+
+@pytest.mark.parametrize("folder", ['"$(dirname "$0")"', "-", "`pwd`"])
+def test_a_folder_that_only_a_shell_knows_is_not_guessed(folder: str) -> None:
+    with pytest.raises(NotCheckedError, match="a folder that only a shell knows"):
+        list(check_model.model(facts(["sh", "-c", f"cd {folder}; exec vllm serve ./model"])))
+
+
+@pytest.mark.parametrize(
     ("words", "reason"),
     [
         ([], "names no model"),

@@ -160,6 +160,15 @@ def test_misuse_is_told(
         vllm_startup.preflight(command, **further)  # type: ignore[arg-type]
 
 
+def test_a_folder_that_was_deleted_under_us(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(ValueError, match="cwd does not exist any more"):
+        vllm_startup.preflight(["vllm", "serve", "m"])
+
+
 def test_results_are_json() -> None:
     report = Preflight(checks=(CheckReport(name="port", outcome="passed", took_s=0.25),), took_s=0.5)
     values = report.to_dict()

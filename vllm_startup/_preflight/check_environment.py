@@ -66,7 +66,7 @@ def files(facts: Facts) -> Iterator[Cause]:
     asked = facts.asked()
     for option in _FILES:
         name = asked.word(option)
-        if name is None or exists(path := Path(facts.launch.cwd, name)):
+        if name is None or exists(path := Path(facts.server().own_cwd, name)):
             continue
         code = hidden(path)
         cause = file_missing(name) if code is None else path_not_readable(name, code)

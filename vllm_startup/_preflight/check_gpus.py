@@ -24,8 +24,11 @@ from vllm_startup.probes._gpu_look import GpuLook, GpuState
 from vllm_startup.probes._gpu_nvml import DriverError, NoNvmlError
 
 _GIB: Final = 1024**3
-_DEVICE_FILES: Final = ("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/nvgpu")
-"""What CUDA opens: on a PC or server, under WSL, on Jetson boards."""
+_DEVICE_FILES: Final = (
+    *("/dev/nvidiactl", "/dev/dxg", "/dev/nvmap", "/dev/nvgpu"),
+    *("/dev/kfd", "/dev/dri", "/dev/accel", "/dev/davinci_manager"),
+)
+"""What CUDA opens on a server, under WSL and on Jetson boards; and what other makers' drivers do."""
 _CHECKED_SINCE: Final = (0, 9, 1)
 """From then on vLLM refuses to start where less is free than the utilisation asks for."""
 _WORLD_CHECKED_SINCE: Final = (0, 13)
@@ -45,10 +48,10 @@ def gpus(facts: Facts) -> Iterator[Cause]:
     vllm = _cuda_build(facts, asked)
     try:
         look = _look(facts)
-    except _NoDriverError:
-        if vllm is None or vllm.hardware is not None or any(exists(file) for file in _DEVICE_FILES):
+    except _NoDriverError as error:
+        if vllm is None or any(exists(file) for file in _DEVICE_FILES):
             raise
-        seen = Evidence(text="there is neither the driver's library libnvidia-ml.so.1 nor /dev/nvidiactl")
+        seen = Evidence(text=f"{error}, and no device file of any GPU")
         yield attrs.evolve(none_visible(), evidence=(seen,), confidence="likely")
         return
     needed, words = gpus_needed(asked)

@@ -38,7 +38,7 @@ def model(facts: Facts) -> Iterator[Cause]:
         raise NotCheckedError("the command names no model")
     if "://" in name or name.endswith(".gguf") or asked.has("--hf-config-path", "--config-format", "--omni"):
         raise NotCheckedError("where the model's configuration lies is left to vLLM")
-    path = Path(facts.launch.cwd, name)
+    path = Path(facts.server().own_cwd, name)
     local = name.startswith(("/", "./", "../", "~")) or name in (".", "..")
     if is_folder(path):
         yield from _folder(name, path, asked)

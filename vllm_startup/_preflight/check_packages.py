@@ -31,7 +31,7 @@ _MOST_NAMED: Final = 6
 def program(facts: Facts) -> Iterator[Cause]:
     """Whether what the command runs is there: its first word, and the server's own."""
     launch = facts.launch
-    words = {launch.command[0]: launch.environ}
+    words = {launch.command[0]: (launch.environ, launch.cwd)}
     try:
         server = facts.server()
     except NotCheckedError:
@@ -39,11 +39,11 @@ def program(facts: Facts) -> Iterator[Cause]:
     else:
         *before, named = server.command.program
         plain = named.rpartition("/")[2] == "vllm" and before[-1:] != ["-m"]
-        ours = server.other_user is None and chosen_environment(before, server.environ, launch.cwd) is None
+        ours = server.other_user is None and chosen_environment(before, server.environ, server.cwd) is None
         if plain and ours:
-            words[named] = server.environ
-    for word, environ in words.items():
-        if program_path(word, environ, launch.cwd) is None:
+            words[named] = (server.environ, server.cwd)
+    for word, (environ, cwd) in words.items():
+        if program_path(word, environ, cwd) is None:
             where = "it is no file that can be run" if "/" in word else f"PATH is {environ.get('PATH', '')}"
             yield attrs.evolve(program_missing(word), evidence=(Evidence(text=where),))
 

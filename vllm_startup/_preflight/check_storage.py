@@ -58,7 +58,7 @@ def caches(facts: Facts) -> Iterator[Cause]:
     if server.other_user is not None:
         raise NotCheckedError(f"{server.other_user} starts it as another user")
     told = set[str]()
-    for folder in _written(server.environ, asked, facts.launch.cwd):
+    for folder in _written(server.environ, asked, server.own_cwd):
         cause = _unfit(folder)
         if cause is not None and cause.message not in told:
             told.add(cause.message)

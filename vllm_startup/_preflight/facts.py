@@ -57,7 +57,7 @@ class Facts:
     def __init__(self, start: Launch) -> None:
         self.launch = start
         self.server: Once[Server] = Once(lambda: launch.find(start))
-        self.asked: Once[Asked] = Once(lambda: launch.read(self.server(), start.cwd))
+        self.asked: Once[Asked] = Once(lambda: launch.read(self.server()))
         self.installation: Once[Installation] = Once(lambda: installation.find(start, self.server))
         self.gpus: Once[GpuLook] = Once(lambda: look(self.server().environ))
 

@@ -56,19 +56,20 @@ def find(launch: Launch, server: Callable[[], Server]) -> Installation:
     """
     changes = None
     if launch.python is not None:
-        python, environ = launch.python, launch.environ
+        python, environ, cwd = launch.python, launch.environ, launch.cwd
     else:
-        python, changes = _interpreter(server(), launch.cwd)
-        environ = server().environ
-    layout = layout_of(Path(python), environ, launch.cwd) or _asked(python, environ, launch.cwd)
+        python, changes = _interpreter(server())
+        environ, cwd = server().environ, server().own_cwd
+    layout = layout_of(Path(python), environ, cwd) or _asked(python, environ, cwd)
     return Installation(
         python=python, version=layout.version, packages=Packages(layout.folders), changes=changes
     )
 
 
-def _interpreter(server: Server, cwd: str) -> tuple[str, str | None]:
+def _interpreter(server: Server) -> tuple[str, str | None]:
     """The interpreter's path, and what may still change its packages."""
     *before, named = server.command.program
+    cwd = server.cwd
     chosen = chosen_environment(before, server.environ, cwd)
     environ = server.environ
     if chosen is not None:

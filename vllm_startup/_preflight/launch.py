@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ _ELSEWHERE: Final = frozenset(
 
 _OTHER_USER: Final = frozenset({"doas", "gosu", "pkexec", "runuser", "setpriv", "su", "su-exec", "sudo"})
 _SHELLS: Final = frozenset({"ash", "bash", "dash", "ksh", "sh", "zsh"})
+_CHANGE_FOLDER: Final = ("--chdir", "--directory")  # of env and uv
 _MOST_SCRIPT_BYTES: Final = 64 * 1024
 
 
@@ -53,11 +55,23 @@ class Server:
 
     Attributes:
         command: It behind its wrappers.
+        cwd: The working directory of its wrappers.
         guessed: Whether a script was read, of which nobody knows which way it takes.
     """
 
     command: ServerCommand
+    cwd: str
     guessed: bool = False
+
+    @property
+    def own_cwd(self) -> str:
+        """Its own working directory: some wrappers change it."""
+        folder = self.cwd
+        for word, following in pairwise([*self.command.program, ""]):
+            option, equals, value = word.partition("=")
+            if option in _CHANGE_FOLDER:
+                folder = os.path.join(folder, value if equals else following)  # noqa: PTH118 - as it is
+        return folder
 
     @property
     def environ(self) -> Mapping[str, str]:
@@ -100,14 +114,20 @@ def find(launch: Launch) -> Server:
     if elsewhere := _first(found.program if found else launch.command, _ELSEWHERE):
         raise NotCheckedError(f"{elsewhere} starts it in another place: run preflight there")
     if found is not None:
-        return Server(command=found)
+        return _server(found, launch.cwd)
     servers = find_servers_in_script(_script_of(launch), launch.environ)
     if len(servers) != 1 or _first(servers[0].program[:-1], _ELSEWHERE) is not None:
         raise NotCheckedError("the command shows no vLLM server")
-    return Server(command=servers[0], guessed=True)
+    return attrs.evolve(_server(servers[0], launch.cwd), guessed=True)
 
 
-def read(server: Server, cwd: str) -> Asked:
+def _server(command: ServerCommand, cwd: str) -> Server:
+    if "$" in command.folder or "`" in command.folder or command.folder.startswith("-"):
+        raise NotCheckedError("the command changes to a folder that only a shell knows")
+    return Server(command=command, cwd=os.path.join(cwd, command.folder))  # noqa: PTH118 - as it is
+
+
+def read(server: Server) -> Asked:
     """Read its arguments.
 
     Raises:
@@ -116,6 +136,7 @@ def read(server: Server, cwd: str) -> Asked:
     for word in server.command.arguments:
         if not word or "$" in word or "`" in word:
             raise NotCheckedError("the command's arguments hold variables whose values are not known")
+    cwd = server.own_cwd
     return Asked(
         arguments=read_arguments(server.command, cwd=cwd), options=given_options(server.command, cwd=cwd)
     )

@@ -135,7 +135,10 @@ def _launch(
     words = tuple(os.fspath(word) for word in command)
     if not words:
         raise ValueError("command is empty")
-    folder = os.path.abspath(os.getcwd() if cwd is None else cwd)  # noqa: PTH100, PTH109 - links stay
+    try:
+        folder = os.path.abspath(cwd or ".")  # noqa: PTH100 - links stay
+    except FileNotFoundError:
+        raise ValueError("cwd does not exist any more") from None
     if not is_folder(folder):
         raise ValueError(f"cwd {folder!r} is no directory")
     environ = dict(os.environ if env is None else env)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 _COMMAND: Final = "vllm.entrypoints.cli"
-_OTHER_HARDWARE: Final = ("ascend", "cpu", "gaudi", "hpu", "metal", "neuron", "rocm", "tpu", "xpu")
+_OTHER_HARDWARE: Final = (
+    *("ascend", "cpu", "empty", "gaudi", "hpu", "metal", "neuron", "rbln", "rocm", "spyre", "tpu", "xpu"),
+)
+"""In names of builds and plug-ins, and behind the ``+`` of versions (``empty``: for whatever plug-in)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -41,7 +44,7 @@ def vllm_of(packages: Packages) -> Vllm | None:
     found = [each for each in named if each.name == "vllm" or _COMMAND in each.scripts]
     if not found:
         return None
-    return Vllm(packages=tuple(found), release=version_of(found[0].version), hardware=_hardware(found))
+    return Vllm(packages=tuple(found), release=version_of(found[0].version), hardware=_hardware(named))
 
 
 def version_of(text: str) -> Version | None:
