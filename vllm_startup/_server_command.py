@@ -18,6 +18,9 @@ _SHELL_VALUES: Final = frozenset({"-o", "+o", "-O", "+O", "--rcfile", "--init-fi
 _EMPTY: Final = frozenset({"-", "-i", "--ignore-environment"})
 _DEEPEST: Final = 4  # a shell in a shell in a shell
 _SERVE: Final = "serve"
+_CHANGE_PATH: Final = frozenset(
+    {".", "conda", "eval", "mamba", "micromamba", "ml", "module", "pyenv", "source"}
+)
 _ACTIVATE: Final = "/bin/activate"
 
 
@@ -31,12 +34,14 @@ class ServerCommand:
         arguments: The words behind it, without ``serve``.
         environ: The environment that it gets.
         folder: Where a script changes to before, as it says it; empty where it does not.
+        path_known: Whether ``PATH`` is as ``environ`` has it, and no shell's own files have changed it.
     """
 
     program: tuple[str, ...]
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
     folder: str = ""
+    path_known: bool = True
 
 
 def find_server(command: Sequence[str], environ: Mapping[str, str] | None = None) -> ServerCommand | None:
@@ -66,7 +71,11 @@ def _server_part(command: Sequence[str], environ: dict[str, str], depth: int) ->
             return ServerCommand(program=tuple(program), arguments=tuple(rest), environ=dict(environ))
         elif depth and (script := _shell_script(words, index)) is not None:
             found = next(_in_script(script, environ, depth - 1), None)
-            return found and attrs.evolve(found, program=(*words[: index + 1], *found.program))
+            return found and attrs.evolve(
+                found,
+                program=(*words[: index + 1], *found.program),
+                path_known=found.path_known and not _reads_own_files(words[index + 1 : index + 2]),
+            )
         elif word.rpartition("/")[2] == "env":
             _forget(words[index + 1 :], environ)
     return None
@@ -109,9 +118,18 @@ def _shell_script(words: list[str], index: int) -> str | None:
     return None
 
 
+def _reads_own_files(options: Sequence[str]) -> bool:
+    """Whether a shell is a login or an interactive one: ``-lc``, ``--login``."""
+    return any(
+        option == "--login"
+        or (option[:1] == "-" and option[:2] != "--" and not {"l", "i"}.isdisjoint(option))
+        for option in options
+    )
+
+
 def _in_script(script: str, environ: dict[str, str], depth: int) -> Iterator[ServerCommand]:
     """The servers that a script's commands start. Only plain commands are understood."""
-    folder = ""
+    folder, path_known = "", True
     for command in _commands(script):
         words = [_expanded(word, environ) for word in command]
         if len(words) > 1 and words[0] in (".", "source") and words[1].endswith(_ACTIVATE):
@@ -121,8 +139,13 @@ def _in_script(script: str, environ: dict[str, str], depth: int) -> Iterator[Ser
         elif words[:1] == ["cd"]:
             to = words[1] if len(words) > 1 else environ.get("HOME", "")
             folder = to if to.startswith("/") or not folder else f"{folder}/{to}"
+            if not environ.get("VIRTUAL_ENV", "/").startswith("/"):
+                path_known = False  # it was activated from another folder
+        elif words[:1] and words[0] in _CHANGE_PATH:
+            path_known = False
         elif (found := _server_part(words, environ, depth)) is not None:
-            yield attrs.evolve(found, folder=found.folder or folder)
+            known = found.path_known and path_known
+            yield attrs.evolve(found, folder=found.folder or folder, path_known=known)
 
 
 def _commands(script: str) -> Iterator[list[str]]:

@@ -10,6 +10,7 @@ import pytest
 from installs import Venv, add, facts, program
 from users import as_nobody
 
+from vllm_startup._preflight import check_packages
 from vllm_startup._preflight.facts import Facts
 from vllm_startup._preflight.result import NotCheckedError
 
@@ -63,6 +64,35 @@ def test_a_script_that_chooses_its_environment_is_understood(venv: Venv, script:
     file = program(venv.prefix.parent / "start.sh", f"#!/bin/bash\n{text}")
     assert version(facts([file], {"PATH": "/usr/bin"})) == "0.32.0"
     assert version(facts(["bash", "-x", file], {"PATH": "/usr/bin"})) == "0.32.0"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["bash", "-lc", "vllm serve m"],
+        ["/bin/bash", "-lc", "python3 -m vllm serve m"],
+        ["bash", "--login", "-c", "vllm serve m"],
+        ["bash", "-c", "source ~/.bashrc; vllm serve m"],
+        ["bash", "-c", "conda activate serving && vllm serve m"],
+        ["bash", "-c", "source venv/bin/activate; cd /srv; vllm serve m"],
+        ["sh", "-c", 'eval "$(pyenv init -)"; vllm serve m'],
+    ],
+)
+def test_a_path_that_a_shell_makes_itself_is_not_known(command: list[str]) -> None:
+    found = facts(command, {"PATH": "/usr/bin"})
+    with pytest.raises(NotCheckedError, match="what a shell reads before may choose another Python"):
+        found.installation()
+    assert list(check_packages.program(facts(["env", *command], {"PATH": "/usr/bin:/bin"}))) == []
+
+
+def test_a_path_that_is_written_out_is_known_all_the_same(venv: Venv) -> None:
+    assert version(facts(["bash", "-lc", f"{venv.vllm} serve m"])) == "0.32.0"
+
+
+def test_a_relative_environment_is_the_folders(venv: Venv) -> None:
+    words = ["bash", "-c", f"cd {venv.prefix.parent}; . venv/bin/activate; vllm serve m"]
+    found = facts(words, {"PATH": "/usr/bin"})
+    assert version(found) == "0.32.0"
 
 
 @pytest.mark.parametrize(

@@ -107,8 +107,9 @@ def test_what_a_script_may_do_is_not_certain(tmp_path: Path) -> None:
         assert asked.server().guessed
         yield from taken(asked)
 
-    found = run(facts([script]), [Check("asks", asks)], 5)
-    assert [cause.confidence for cause in found.causes] == ["likely"]
+    for command in ([str(script)], ["bash", "-lc", "vllm serve m"]):
+        found = run(facts(command), [Check("asks", asks)], 5)
+        assert [cause.confidence for cause in found.causes] == ["likely"]
 
 
 # --- the call ---------------------------------------------------------------------------------

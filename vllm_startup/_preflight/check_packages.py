@@ -40,7 +40,7 @@ def program(facts: Facts) -> Iterator[Cause]:
         *before, named = server.command.program
         plain = named.rpartition("/")[2] == "vllm" and before[-1:] != ["-m"]
         ours = server.other_user is None and chosen_environment(before, server.environ, server.cwd) is None
-        if plain and ours:
+        if plain and ours and (server.command.path_known or "/" in named):
             words[named] = (server.environ, server.cwd)
     for word, (environ, cwd) in words.items():
         if program_path(word, environ, cwd) is None:

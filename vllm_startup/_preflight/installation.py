@@ -69,30 +69,27 @@ def find(launch: Launch, server: Callable[[], Server]) -> Installation:
 def _interpreter(server: Server) -> tuple[str, str | None]:
     """The interpreter's path, and what may still change its packages."""
     *before, named = server.command.program
-    cwd = server.cwd
-    chosen = chosen_environment(before, server.environ, cwd)
-    environ = server.environ
+    chosen = chosen_environment(before, server.environ, server.cwd)
+    environ, changes = server.environ, None
     if chosen is not None:
         environ = {**environ, "PATH": f"{chosen.prefix}/bin:{environ.get('PATH', '')}"}
-    changes = chosen.changes if chosen is not None else None
-    if named.rpartition("/")[2] != "vllm":  # python -m MODULE, or python SCRIPT
-        return _python_before(before, environ, cwd), changes
-    if before[-1:] == ["-m"]:
-        return _python_before(before, environ, cwd), changes
-    script = program_path(named, environ, cwd)
-    if script is None:
-        raise NotCheckedError(f"{named} was not found")
-    return _interpreter_of(script, environ, cwd), changes
+        changes = chosen.changes
+    runs_script = named.rpartition("/")[2] == "vllm" and before[-1:] != ["-m"]
+    word = named if runs_script else _python_word(before)
+    if "/" not in word and chosen is None and not server.command.path_known:
+        raise NotCheckedError("what a shell reads before may choose another Python; name it with --python")
+    path = program_path(word, environ, server.cwd)
+    if path is None:
+        raise NotCheckedError(f"{word} was not found")
+    return _interpreter_of(path, environ, server.cwd) if runs_script else path, changes
 
 
-def _python_before(words: Sequence[str], environ: Mapping[str, str], cwd: str) -> str:
+def _python_word(words: Sequence[str]) -> str:
+    """The Python of ``python -m MODULE`` or ``python SCRIPT``."""
     word = next((w for w in reversed(words) if re.fullmatch(_PYTHON, w.rpartition("/")[2])), None)
     if word is None:
         raise NotCheckedError("the command shows no Python")
-    path = program_path(word, environ, cwd)
-    if path is None:
-        raise NotCheckedError(f"{word} was not found")
-    return path
+    return word
 
 
 def _interpreter_of(script: str, environ: Mapping[str, str], cwd: str) -> str:

@@ -56,7 +56,8 @@ class Server:
     Attributes:
         command: It behind its wrappers.
         cwd: The working directory of its wrappers.
-        guessed: Whether a script was read, of which nobody knows which way it takes.
+        guessed: Whether a shell may do otherwise: a script of which nobody knows which way it takes, or
+            one that reads files of its own before.
     """
 
     command: ServerCommand
@@ -124,7 +125,8 @@ def find(launch: Launch) -> Server:
 def _server(command: ServerCommand, cwd: str) -> Server:
     if "$" in command.folder or "`" in command.folder or command.folder.startswith("-"):
         raise NotCheckedError("the command changes to a folder that only a shell knows")
-    return Server(command=command, cwd=os.path.join(cwd, command.folder))  # noqa: PTH118 - as it is
+    folder = os.path.join(cwd, command.folder)  # noqa: PTH118 - as it is
+    return Server(command=command, cwd=folder, guessed=not command.path_known)
 
 
 def read(server: Server) -> Asked:
@@ -147,7 +149,8 @@ def program_path(word: str, environ: Mapping[str, str], cwd: str) -> str | None:
     if "/" in word:
         path = Path(cwd, word)
         return str(path) if is_file(path) and os.access(path, os.X_OK) else None
-    return shutil.which(word, path=environ.get("PATH", os.defpath))
+    folders = environ.get("PATH", os.defpath).split(os.pathsep)
+    return shutil.which(word, path=os.pathsep.join(os.path.join(cwd, folder) for folder in folders))  # noqa: PTH118
 
 
 def _script_of(launch: Launch) -> str:
