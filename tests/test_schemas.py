@@ -14,10 +14,12 @@ from vllm_startup import (
     AttemptEnded,
     AttemptStarted,
     CauseFound,
+    Cleanup,
     Ended,
     Event,
     Phase,
     PhaseEntered,
+    Preflight,
     ProbeBroke,
     ProbeRecovered,
     ProgressSeen,
@@ -28,8 +30,10 @@ from vllm_startup import (
     causes,
 )
 from vllm_startup import _report as r
+from vllm_startup._cleanup import GpuReturn, Leftover
 from vllm_startup._diagnosing import diagnose
 from vllm_startup._events import Because
+from vllm_startup._preflight.result import CheckReport
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -222,3 +226,43 @@ def test_no_field_of_a_report_may_be_missing(name: str) -> None:
     del written[name]
 
     assert not REPORTS.is_valid(written)
+
+
+# --- before and after -------------------------------------------------------------------------------
+
+PREFLIGHTS, CLEANUPS = validator("preflight"), validator("cleanup")
+
+PREFLIGHT = Preflight(
+    causes=(CAUSE,),
+    warnings=(r.WarningReport(code="package_twice", text="two of it"),),
+    checks=(CheckReport(name="gpus", outcome="not_checked", note="no driver", took_s=0.25),),
+    python="/opt/vllm/bin/python3",
+)
+CLEANUP = Cleanup(
+    processes=(Leftover(pid=7, name="VLLM::EngineCore", user=0, age_s=3.5, gpu_bytes={0: 1, 1: None}),),
+    gpus=(GpuReturn(index=0, uuid="GPU-0", before_bytes=2, total_bytes=3),),
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [(PREFLIGHTS, PREFLIGHT), (PREFLIGHTS, Preflight()), (CLEANUPS, CLEANUP), (CLEANUPS, Cleanup())],
+)
+def test_results_fit_their_schemas(schema: Draft202012Validator, value: Preflight | Cleanup) -> None:
+    written = value.to_dict()
+    schema.validate(written)
+    schema.validate({**written, "added_later": 1})
+    assert set(schema.schema["properties"]) == set(schema.schema["required"]) == set(written)
+    for name in written:
+        assert not schema.is_valid({key: item for key, item in written.items() if key != name}), name
+
+
+def test_a_cause_has_one_form_everywhere() -> None:
+    for name in ("cause", "evidence"):
+        assert PREFLIGHTS.schema["$defs"][name] == REPORTS.schema["$defs"][name]
+
+
+def test_a_wrong_result_does_not_fit() -> None:
+    wrong = {"outcome": "maybe", "name": "gpus", "note": None, "took_s": 0}
+    assert not PREFLIGHTS.is_valid({**PREFLIGHT.to_dict(), "checks": [wrong]})
+    assert not CLEANUPS.is_valid({**CLEANUP.to_dict(), "processes": [{"pid": 0}]})
