@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Coroutine
@@ -37,13 +38,13 @@ def in_own_loop(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, T]
 def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     results: list[T] = []
     errors: list[BaseException] = []
-    cancels: list[Callable[[], object]] = []
+    running: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = []
     over = threading.Event()  # a join that was interrupted takes the thread for ended (CPython 3.11)
 
     async def cancellable() -> T:
         task = asyncio.current_task()
         assert task is not None
-        cancels.append(functools.partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel))
+        running.append((asyncio.get_running_loop(), task))
         return await work
 
     def run() -> None:
@@ -59,8 +60,9 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
     try:
         over.wait()
     except BaseException:  # KeyboardInterrupt
-        for cancel in cancels:
-            cancel()
+        for loop, task in running:
+            with contextlib.suppress(RuntimeError):  # it has ended meanwhile
+                loop.call_soon_threadsafe(task.cancel)
         over.wait(_LEAVE_S)
         raise
     thread.join()
