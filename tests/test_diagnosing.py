@@ -350,9 +350,23 @@ def test_the_last_line_ends_the_time_even_if_it_says_nothing() -> None:
     assert diagnose([BANNER, ENGINE, later, ""]).elapsed_s == 180.0
 
 
-@pytest.mark.parametrize("magic", [b"\x1f\x8b\x08", b"\x28\xb5\x2f\xfd"])
-def test_a_compressed_log_is_refused_with_the_way_out(magic: bytes) -> None:
-    with pytest.raises(ValueError, match="compressed; unpack it"):
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_a_log_in_the_encoding_of_a_windows_shell(encoding: str) -> None:
+    log = "\ufeff" + "\r\n".join(UP)
+    assert diagnose(io.BytesIO(log.encode(encoding))).ready_s == 27.0
+
+
+@pytest.mark.parametrize(
+    ("magic", "tool"),
+    [
+        (b"\x1f\x8b\x08", "zcat"),
+        (b"\x28\xb5\x2f\xfd", "zstd -dc"),
+        (b"\xfd7zXZ\x00", "xz -dc"),
+        (b"BZh9", "bzip2 -dc"),
+    ],
+)
+def test_a_compressed_log_is_refused_with_the_way_out(magic: bytes, tool: str) -> None:
+    with pytest.raises(ValueError, match=f"compressed; unpack it on the way: {tool} FILE"):
         diagnose(io.BytesIO(magic + b"rest"))
 
 

@@ -20,6 +20,7 @@ import attrs
 from vllm_startup._events import Outcome
 from vllm_startup._log.lines import Line, LineReader
 from vllm_startup._log.markers import MARKERS, Means, sight
+from vllm_startup._log.packing import compression, decoder
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._log.stamps import StampClock
 from vllm_startup._log.triggers import Triggers
@@ -41,8 +42,6 @@ from vllm_startup.causes import Cause, Evidence, PortInUse
 
 _CHUNK_BYTES: Final = 256 * 1024
 _BATCH_LINES: Final = 2000
-_GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _REQUEST: Final = "request_served"
 # Said on the way out, and only by a server that was up: all that JSON logs without uvicorn's lines tell.
 _WAS_UP: Final = frozenset({"api_shutdown", "api_shutdown_up_to_0_22"})
@@ -102,10 +101,12 @@ def _batches(log: LogText) -> Iterator[list[str]]:
 def _of_stream(stream: BinaryStream) -> Iterator[list[str]]:
     splitter = LineSplitter()
     data = stream.read(_CHUNK_BYTES)
-    if data.startswith((_GZIP, _ZSTD)):
-        raise ValueError("log is compressed; unpack it on the way: zcat FILE | vllm-startup diagnose -")
+    if packed := compression(data):
+        tool = "zcat" if packed == "gzip" else f"{packed} -dc"
+        raise ValueError(f"log is compressed; unpack it on the way: {tool} FILE | vllm-startup diagnose -")
+    foreign = decoder(data)
     while data:
-        yield splitter.feed(data)
+        yield splitter.feed(data if foreign is None else foreign.decode(data).encode("utf-8", "replace"))
         data = stream.read(_CHUNK_BYTES)
     yield splitter.finish()
 

@@ -175,6 +175,19 @@ def test_a_truncated_log_is_read_from_its_start(log: Path, follow: Follow) -> No
     assert follow.lines() == ["thr", "new"]
 
 
+@pytest.mark.parametrize(("head", "packing"), [(b"\x1f\x8b\x08", "gzip"), (b"\xff\xfei\0", "UTF-16")])
+def test_a_log_that_is_no_plain_text_is_told_once(
+    head: bytes, packing: str, log: Path, follow: Follow
+) -> None:
+    log.write_bytes(head)
+    note = ProbeNote(
+        code="log_unreadable", text=f"the log at {log} is in {packing}: nothing in it can be read"
+    )
+    assert note in follow.look()
+    append(log, "more\n")
+    assert note not in follow.look()
+
+
 def test_the_hole_that_a_writer_leaves_behind_after_truncation_is_skipped(log: Path, follow: Follow) -> None:
     with log.open("w") as file:
         file.write("x" * 100_000 + "\n")

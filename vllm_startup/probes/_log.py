@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from vllm_startup._blocking import BlockingRunner
+from vllm_startup._log.packing import compression, decoder
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, ProbeNote
 
@@ -261,6 +262,8 @@ class FileFollower:
         data = os.pread(self._fd, size, self._offset)
         if not data:
             return False
+        if not self._offset:
+            self._tell_packing(data)
         self._offset += len(data)
         self._more = len(data) == size
         self._tell(self._splitter.feed(data), history=history)
@@ -304,6 +307,12 @@ class FileFollower:
             self._told_partial = text
             history = 0 < self._offset <= self._history_end
             self._ready.append(LogLines(partial=text, history=history))
+
+    def _tell_packing(self, head: bytes) -> None:
+        packing = compression(head) or ("UTF-16" if decoder(head) else None)
+        if packing is not None:
+            text = f"the log at {self._path} is in {packing}: nothing in it can be read"
+            self._ready.append(ProbeNote(code="log_unreadable", text=text))
 
     def _tell_missing(self, text: str) -> None:
         if not self._missed:
