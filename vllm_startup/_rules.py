@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from vllm_startup.causes import Cause
 
 
+_MOST = 1e300  # of a counter, in whatever unit
+
+
 @attrs.frozen
 class Advance:
     """Strong evidence that the bring-up is in a phase.
@@ -24,6 +27,18 @@ class Advance:
     """
 
     phase: Phase = attrs.field(converter=Phase)
+
+
+def _text(_progress: object, attribute: attrs.Attribute[str], value: str) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{attribute.name} must be text, not {value!r}")
+
+
+def _count(_progress: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_MOST < value < _MOST:
+        raise ValueError(f"{attribute.name} must be a finite number or None, not {value!r}")
 
 
 @attrs.frozen
@@ -36,9 +51,9 @@ class Progress:
         total: How much there is in all, in the same unit; None where unknown.
     """
 
-    what: str
-    done: float | None = None
-    total: float | None = None
+    what: str = attrs.field(validator=_text)
+    done: float | None = attrs.field(default=None, validator=_count)
+    total: float | None = attrs.field(default=None, validator=_count)
 
 
 Finding: TypeAlias = "Advance | Progress | Cause | None"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -9,6 +10,7 @@ import pytest
 from scene import ARCHITECTURE, Run, Seen, api, engine, found, log, server, tree, watch
 
 from vllm_startup import Advance, Line, Phase, Progress, Rule, causes
+from vllm_startup._rules import Finding
 from vllm_startup.probes import Reading
 
 START: list[Seen] = [(0, found()), (0, tree(server()))]
@@ -94,6 +96,25 @@ def test_a_rule_on_readings_sees_readings_of_the_users_own() -> None:
 
     run = seeing(Rule(None, match, name="queue"), (5, QueueLength(waiting=3)), (6, QueueLength(waiting=0)))
     assert run.phases["compiling"] == 6.0
+
+
+@pytest.mark.parametrize(
+    "finding",
+    [
+        lambda: Progress(5),  # type: ignore[arg-type]
+        lambda: Progress("parts", float("nan"), 9),
+        lambda: Progress("parts", 10**400, 9),
+        lambda: Progress("parts", True, 9),
+        lambda: LicenseExpired(message=5),  # type: ignore[arg-type]
+        lambda: LicenseExpired(message="expired", hint=5),  # type: ignore[arg-type]
+        lambda: LicenseExpired(message="expired", evidence="line 5"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_finding_that_cannot_be_told_is_the_rules_fault_alone(finding: Callable[[], Finding]) -> None:
+    """The line that it was made of is read all the same."""
+    run = seeing(Rule("Resolved", lambda _: finding()), (5, log(api(ARCHITECTURE))))
+    assert [warning.code for warning in run.report.warnings] == ["rule_failed"]
+    assert run.phases["configuring"] == 5.0
 
 
 def test_a_rule_on_a_reading_that_cannot_be_shown() -> None:

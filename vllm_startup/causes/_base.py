@@ -67,6 +67,15 @@ class Cause:
     confidence: Confidence = attrs.field(default="certain", validator=_one_of_confidences)
     retryable: bool | None = None
 
+    def __attrs_post_init__(self) -> None:
+        """Refuse what cannot be told; rules of users make causes too."""
+        if not isinstance(self.message, str):
+            raise TypeError(f"message must be text, not {self.message!r}")
+        if self.hint is not None and not isinstance(self.hint, str):
+            raise TypeError(f"hint must be text or None, not {self.hint!r}")
+        if not isinstance(self.evidence, tuple) or not all(isinstance(e, Evidence) for e in self.evidence):
+            raise TypeError(f"evidence must be a tuple of Evidence, not {self.evidence!r}")
+
     def __init_subclass__(cls) -> None:
         """Name the kind, and the family: the class directly below `Cause`."""
         super().__init_subclass__()
