@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -113,6 +114,15 @@ def test_a_rule_on_readings_sees_readings_of_the_users_own() -> None:
 def test_a_finding_that_cannot_be_told_is_the_rules_fault_alone(finding: Callable[[], Finding]) -> None:
     """The line that it was made of is read all the same."""
     run = seeing(Rule("Resolved", lambda _: finding()), (5, log(api(ARCHITECTURE))))
+    assert [warning.code for warning in run.report.warnings] == ["rule_failed"]
+    assert run.phases["configuring"] == 5.0
+
+
+def test_a_rule_that_raises_a_cancellation_is_told_like_any_other() -> None:
+    def match(_: Line) -> None:
+        raise asyncio.CancelledError
+
+    run = seeing(Rule("Resolved", match), (5, log(api(ARCHITECTURE))))
     assert [warning.code for warning in run.report.warnings] == ["rule_failed"]
     assert run.phases["configuring"] == 5.0
 

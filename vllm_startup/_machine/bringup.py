@@ -336,7 +336,9 @@ class Bringup:
     def _apply(self, rule: Rule, subject: Any, at: float) -> None:
         try:
             finding = rule.match(subject)
-        except Exception as error:  # noqa: BLE001 - the caller's code may do anything; the wait survives
+        except BaseException as error:  # the caller's code may do anything, asyncio's cancellation too
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
             self.warn(at, "rule_failed", f"rule {rule.name!r} raised {described(error)}")
             return
         match finding:
