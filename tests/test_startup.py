@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -240,18 +241,13 @@ async def test_the_end_is_told_when_it_is_due() -> None:
         assert clock.now() == 9.25
 
 
-async def test_a_fault_of_our_own_ends_every_wait() -> None:
-    class Broken(Own):
-        @property
-        def interval_s(self) -> float:
-            raise ZeroDivisionError("a property of a probe")
+async def test_a_fault_of_our_own_ends_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tick(_machine: object, now: float) -> list[Event]:
+        raise ZeroDivisionError(f"a fault of the machine at {now}")
 
-        @interval_s.setter
-        def interval_s(self, value: float) -> None:
-            pass
-
-    async with Startup([Broken(), ready_at(30)], clock=FakeClock()) as startup:
-        with pytest.raises(ZeroDivisionError, match="a property of a probe"):
+    async with Startup([Own(), ready_at(30)], clock=FakeClock()) as startup:
+        monkeypatch.setattr("vllm_startup._startup.StartupMachine.tick", tick)
+        with pytest.raises(ZeroDivisionError, match="a fault of the machine"):
             await startup.wait_until_ready()
         with pytest.raises(ZeroDivisionError):
             await events_of(startup)
@@ -512,6 +508,56 @@ async def test_probes_that_hang_while_they_close_are_left_after_a_moment(
     assert [probe.closed for probe in probes_] == [1] * 8
 
 
+async def test_a_probe_whose_own_task_was_cancelled_closes_like_any_other() -> None:
+    class Cancelling(Own):
+        async def aclose(self) -> None:
+            await super().aclose()
+            task = asyncio.create_task(asyncio.sleep(60))
+            task.cancel()
+            await task
+
+    probe = Cancelling()
+    async with Startup([probe, ready_at(3)], clock=FakeClock()) as startup:
+        assert (await startup.wait_until_ready()).outcome == "ready"
+    assert probe.closed == 1
+
+
+async def test_a_probe_that_swallows_its_cancellation_while_it_closes_is_left(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    released = asyncio.Event()
+
+    class Stubborn(Own):
+        async def aclose(self) -> None:
+            while not released.is_set():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await released.wait()
+
+    monkeypatch.setattr("vllm_startup._startup._LEAVE_S", 0.05)
+    async with asyncio.timeout(5), Startup([Stubborn()], clock=FakeClock(autojump=False)):
+        pass
+    assert "swallows its cancellation" in caplog.text
+    released.set()
+
+
+@pytest.mark.parametrize("attribute", ["interval_s", "limit_s"])
+async def test_a_probe_whose_cadence_raises_stops_nobody(attribute: str) -> None:
+    class Moody(Own):
+        moody = False
+
+        def __getattribute__(self, name: str) -> Any:
+            if name == attribute and Moody.moody:
+                raise LookupError("mine")
+            return super().__getattribute__(name)
+
+    async with Startup([Moody(), ready_at(30)], clock=FakeClock()) as startup:
+        Moody.moody = True
+        report = await startup.wait_until_ready()
+    told = [warning.text for warning in report.warnings if warning.code == "probe_broken"]
+    assert len(told) == 1
+    assert "LookupError('mine')" in told[0]
+
+
 # --- misuse -------------------------------------------------------------------------------
 
 
@@ -520,6 +566,9 @@ async def test_probes_that_hang_while_they_close_are_left_after_a_moment(
     [
         ({"probes": []}, ValueError, "probes must hold at least one probe"),
         ({"probes": [Own("a"), Own("a")]}, ValueError, "'a' is there twice"),
+        ({"probes": [Own("a\x1b[31m")]}, TypeError, "a probe's name must be printable text"),
+        ({"probes": [Own(interval_s=float("nan"))]}, TypeError, "interval_s of probe 'own' must be a number"),
+        ({"probes": [Own(limit_s="5")]}, TypeError, "limit_s of probe 'own' must be a number"),
         ({"restarts": 1}, ValueError, "restarts needs a target"),
         ({"restarts": -1}, ValueError, "restarts must not be negative"),
         ({"until": "soon"}, ValueError, "until must be one of 'engine', 'health', 'model', 'inference'"),

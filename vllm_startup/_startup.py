@@ -48,6 +48,7 @@ _log = logging.getLogger("vllm_startup")
 _BEAT_S = 1.0  # how often the pump looks whether time went by without it
 _PAUSED_S = 3.0  # a gap longer than this was a suspended machine, a stopped watcher or a blocked loop
 _HURRY_S = 0.05  # cadence of every probe while a death is being judged
+_NEEDED = ("name", "interval_s", "limit_s", "sample", "aclose")
 _LEAVE_S = 2.0  # how long a probe may hang on to its cancellation
 
 
@@ -123,6 +124,7 @@ class Startup:
         self._fault: BaseException | None = None
         self._left_at: float | None = None
         self._broken: set[str] = set()
+        self._unpaced: set[str] = set()
         self._alive_at = 0.0
         self._next_tick = 0.0
 
@@ -168,7 +170,10 @@ class Startup:
             for task in stuck:
                 _log.warning("%s does not end when it is cancelled; it is left behind", task.get_name())
         self._tasks = []
-        await asyncio.gather(*(self._close(probe) for probe in self._probes))
+        closing = [asyncio.create_task(self._close(p), name=f"vllm_startup:{p.name}") for p in self._probes]
+        _, stuck = await asyncio.wait(closing, timeout=2 * _LEAVE_S)
+        for task in stuck:
+            _log.warning("aclose() of %s swallows its cancellation; it is left behind", task.get_name())
         if self._recorder is not None:
             self._recorder.end(self._clock.now())
         if self._hook is not None:
@@ -178,7 +183,7 @@ class Startup:
         try:
             async with asyncio.timeout(_LEAVE_S):
                 await probe.aclose()
-        except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others are closed
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a probe may raise anything
             _log.warning("probe %s was not closed: %s", probe.name, described(error))
 
     def _over(self, task: asyncio.Task[None]) -> None:
@@ -262,13 +267,13 @@ class Startup:
 
     async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
         """One sample; what goes wrong in it becomes a reading."""
-        limit = probe.limit_s
         scope = asyncio.timeout(None)
         try:
+            limit = probe.limit_s
             async with scope:
                 timer = None
                 if limit is not None:
-                    timer = self._clock.call_at(now + limit, lambda: self._overran(probe, scope))
+                    timer = self._clock.call_at(now + limit, lambda: self._overran(probe, limit, scope))
                 try:
                     seen = tuple(await probe.sample(now))
                 finally:
@@ -287,9 +292,9 @@ class Startup:
             return self._broke(probe, described(error))
         return self._works(probe, seen)
 
-    def _overran(self, probe: Probe, scope: asyncio.Timeout) -> None:
+    def _overran(self, probe: Probe, limit_s: float, scope: asyncio.Timeout) -> None:
         """Cancel a sample; and tell, since a probe may swallow the cancellation."""
-        self._feed(probe.name, self._broke(probe, f"no answer within {probe.limit_s:g} s"))
+        self._feed(probe.name, self._broke(probe, f"no answer within {limit_s:g} s"))
         scope.reschedule(asyncio.get_running_loop().time())
 
     def _broke(self, probe: Probe, error: str) -> tuple[Reading, ...]:
@@ -310,7 +315,9 @@ class Startup:
     async def _wait_for_turn(self, probe: Probe) -> None:
         """Sleep until a sample is due that may see something new."""
         machine = self._running()
-        interval = min(probe.interval_s, _HURRY_S) if machine.hurry else probe.interval_s
+        interval = self._interval_of(probe)
+        if machine.hurry:
+            interval = min(interval, _HURRY_S)
         if interval <= 0:
             await asyncio.sleep(0)
             return
@@ -322,6 +329,16 @@ class Startup:
         finally:
             turn.cancel()
             self._resting_probes.discard(sleeper)
+
+    def _interval_of(self, probe: Probe) -> float:
+        """The probe's cadence; a slow one if it gives none, which is told once."""
+        try:
+            return _number(probe.interval_s)
+        except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others go on
+            if probe.name not in self._unpaced:
+                self._unpaced.add(probe.name)
+                self._feed(probe.name, [ProbeBroken(error=f"its interval_s: {described(error)}")])
+            return _BEAT_S
 
     async def _rest(self, until: float) -> None:
         """Let time pass until something is due, or becomes due sooner."""
@@ -410,12 +427,25 @@ def _wake(resting: set[asyncio.Future[None]]) -> None:
             sleeper.set_result(None)
 
 
+def _number(value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise TypeError(f"must be a number of seconds, not {value!r}")
+    return value
+
+
 def _checked(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     if not probes:
         raise ValueError("probes must hold at least one probe; without any there is nothing to watch")
     for probe in probes:
-        if not all(hasattr(probe, name) for name in ("name", "sample", "aclose")):
+        if not all(hasattr(probe, name) for name in _NEEDED):
             raise TypeError(f"probes must hold probes (see vllm_startup.Probe), not {probe!r}")
+        if not isinstance(probe.name, str) or not probe.name.isprintable():
+            raise TypeError(f"a probe's name must be printable text, not {probe.name!r}")
+        for value, name in ((probe.interval_s, "interval_s"), (probe.limit_s or 0.0, "limit_s")):
+            try:
+                _number(value)
+            except TypeError as error:
+                raise TypeError(f"{name} of probe {probe.name!r} {error}") from None
     names = [probe.name for probe in probes]
     if doubles := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"probes must have names of their own; {min(doubles)!r} is there twice")
