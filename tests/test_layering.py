@@ -73,7 +73,7 @@ LAYERS: list[set[str]] = [
         "_recording",
         "probes",
     },
-    {"_turn", "targets"},
+    {"_sampling", "_turn", "targets"},
     {"_startup"},
     {"_wait"},
     {"_hosts", "_launching"},

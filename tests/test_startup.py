@@ -126,7 +126,8 @@ async def test_a_probe_that_swallows_its_cancellation_stops_nobody(
                     pass
             return NOTHING
 
-    monkeypatch.setattr("vllm_startup._startup._LEAVE_S", 0.05)
+    monkeypatch.setattr("vllm_startup._startup.LEAVE_S", 0.05)
+    monkeypatch.setattr("vllm_startup._sampling.LEAVE_S", 0.05)
     try:
         with caplog.at_level(logging.WARNING, "vllm_startup"):
             async with Startup([Stubborn("stubborn"), ready_at(30)], clock=FakeClock()) as startup:
@@ -499,7 +500,8 @@ async def test_probes_that_hang_while_they_close_are_left_after_a_moment(
             await super().aclose()
             await asyncio.sleep(60)
 
-    monkeypatch.setattr("vllm_startup._startup._LEAVE_S", 0.05)
+    monkeypatch.setattr("vllm_startup._startup.LEAVE_S", 0.05)
+    monkeypatch.setattr("vllm_startup._sampling.LEAVE_S", 0.05)
     probes_ = [Hanging(f"p{i}") for i in range(8)]
     began = time.monotonic()
     async with Startup(probes_, clock=FakeClock(autojump=False)):
@@ -533,7 +535,8 @@ async def test_a_probe_that_swallows_its_cancellation_while_it_closes_is_left(
                 with contextlib.suppress(asyncio.CancelledError):
                     await released.wait()
 
-    monkeypatch.setattr("vllm_startup._startup._LEAVE_S", 0.05)
+    monkeypatch.setattr("vllm_startup._startup.LEAVE_S", 0.05)
+    monkeypatch.setattr("vllm_startup._sampling.LEAVE_S", 0.05)
     async with asyncio.timeout(5), Startup([Stubborn()], clock=FakeClock(autojump=False)):
         pass
     assert "swallows its cancellation" in caplog.text

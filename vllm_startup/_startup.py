@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import attrs
 
@@ -28,15 +29,14 @@ from vllm_startup._readings import (
     Observation,
     ProbeBroken,
     ProbeNote,
-    ProbeRecovered,
     Reading,
     Tier,
     WatchPaused,
 )
 from vllm_startup._recording import Recorder
-from vllm_startup._redact import redact
 from vllm_startup._report import Baseline, StartupReport, baseline_values
 from vllm_startup._rules import Rule
+from vllm_startup._sampling import LEAVE_S, Sampler, checked
 from vllm_startup._text import described
 from vllm_startup._timeouts import Timeouts
 from vllm_startup._turn import Turn
@@ -48,8 +48,6 @@ _log = logging.getLogger("vllm_startup")
 _BEAT_S = 1.0  # how often the pump looks whether time went by without it
 _PAUSED_S = 3.0  # a gap longer than this was a suspended machine, a stopped watcher or a blocked loop
 _HURRY_S = 0.05  # cadence of every probe while a death is being judged
-_NEEDED = ("name", "interval_s", "limit_s", "sample", "aclose")
-_LEAVE_S = 2.0  # how long a probe may hang on to its cancellation
 
 
 class Startup:
@@ -95,7 +93,7 @@ class Startup:
         baseline: Baseline | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._probes = _checked(probes)
+        probes = checked(probes)
         self._terms = Terms(
             url=url,
             until=until,
@@ -107,12 +105,13 @@ class Startup:
             rules=tuple(rules),
             earlier=None if baseline is None else Earlier.of(baseline_values(baseline)),
         )
-        if restarts and not any(getattr(probe, "follows_restarts", False) for probe in self._probes):
+        if restarts and not any(getattr(probe, "follows_restarts", False) for probe in probes):
             raise ValueError(
                 "restarts needs a target that finds the next process after a restart (a systemd unit, a"
                 " container); a pid, a process or a url does not. Leave restarts at 0"
             )
         self._clock: Clock = clock if clock is not None else LoopClock()
+        self._samplers = [Sampler(probe, self._clock, partial(self._feed, probe.name)) for probe in probes]
         self._hook = Hook(on_event) if on_event is not None else None
         self._recorder = Recorder(record) if record is not None else None
         self._events: list[Event] = []
@@ -123,8 +122,6 @@ class Startup:
         self._changed = asyncio.Event()
         self._fault: BaseException | None = None
         self._left_at: float | None = None
-        self._broken: set[str] = set()
-        self._unpaced: set[str] = set()
         self._alive_at = 0.0
         self._next_tick = 0.0
 
@@ -143,8 +140,8 @@ class Startup:
         if self._recorder is not None:
             self._recorder.begin(self._terms, at=now, wall=wall, utc_offset_s=offset_s)
         self._tell(self._machine.tick(now))
-        drivers = [asyncio.create_task(self._drive(p), name=f"vllm_startup:{p.name}") for p in self._probes]
-        self._tasks = [*drivers, asyncio.create_task(self._pass_time(), name="vllm_startup:time")]
+        drivers = [_task(self._drive(s), s.name) for s in self._samplers]
+        self._tasks = [*drivers, _task(self._pass_time(), "time")]
         for task in self._tasks:
             task.add_done_callback(self._over)
         return self
@@ -153,7 +150,7 @@ class Startup:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop watching. The server is left alone."""
-        stopping = asyncio.create_task(self._stop(), name="vllm_startup:stop")
+        stopping = _task(self._stop(), "stop")
         try:
             await asyncio.shield(stopping)
         except asyncio.CancelledError:
@@ -166,25 +163,18 @@ class Startup:
         for task in self._tasks:
             task.cancel()
         if self._tasks:
-            _, stuck = await asyncio.wait(self._tasks, timeout=_LEAVE_S)
+            _, stuck = await asyncio.wait(self._tasks, timeout=LEAVE_S)
             for task in stuck:
                 _log.warning("%s does not end when it is cancelled; it is left behind", task.get_name())
         self._tasks = []
-        closing = [asyncio.create_task(self._close(p), name=f"vllm_startup:{p.name}") for p in self._probes]
-        _, stuck = await asyncio.wait(closing, timeout=2 * _LEAVE_S)
+        closing = [_task(s.close(), s.name) for s in self._samplers]
+        _, stuck = await asyncio.wait(closing, timeout=2 * LEAVE_S)
         for task in stuck:
             _log.warning("aclose() of %s swallows its cancellation; it is left behind", task.get_name())
         if self._recorder is not None:
             self._recorder.end(self._clock.now())
         if self._hook is not None:
             await self._hook.aclose()
-
-    async def _close(self, probe: Probe) -> None:
-        try:
-            async with asyncio.timeout(_LEAVE_S):
-                await probe.aclose()
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a probe may raise anything
-            _log.warning("probe %s was not closed: %s", probe.name, described(error))
 
     def _over(self, task: asyncio.Task[None]) -> None:
         """Let a fault of our own end every wait, instead of the task alone."""
@@ -255,67 +245,20 @@ class Startup:
 
     # --- probes --------------------------------------------------------------------------
 
-    async def _drive(self, probe: Probe) -> None:
+    async def _drive(self, sampler: Sampler) -> None:
         machine = self._running()
         while machine.outcome is None:
             try:
-                seen = await self._look(probe, self._clock.now())
+                seen = await sampler.sample(self._clock.now())
             except StopAsyncIteration:
                 return
-            self._feed(probe.name, seen)
-            await self._wait_for_turn(probe)
+            self._feed(sampler.name, seen)
+            await self._wait_for_turn(sampler)
 
-    async def _look(self, probe: Probe, now: float) -> Iterable[Reading]:
-        """One sample; what goes wrong in it becomes a reading."""
-        scope = asyncio.timeout(None)
-        try:
-            limit = probe.limit_s
-            async with scope:
-                timer = None
-                if limit is not None:
-                    timer = self._clock.call_at(now + limit, lambda: self._overran(probe, limit, scope))
-                try:
-                    seen = tuple(await probe.sample(now))
-                finally:
-                    if timer is not None:
-                        timer.cancel()
-        except StopAsyncIteration:
-            raise
-        except TimeoutError as error:
-            return () if scope.expired() else self._broke(probe, described(error))
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            return self._broke(probe, "sample() was cancelled by something of its own")
-        except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others go on
-            return self._broke(probe, described(error))
-        return self._works(probe, seen)
-
-    def _overran(self, probe: Probe, limit_s: float, scope: asyncio.Timeout) -> None:
-        """Cancel a sample; and tell, since a probe may swallow the cancellation."""
-        self._feed(probe.name, self._broke(probe, f"no answer within {limit_s:g} s"))
-        scope.reschedule(asyncio.get_running_loop().time())
-
-    def _broke(self, probe: Probe, error: str) -> tuple[Reading, ...]:
-        _log.debug("probe %s: %s", probe.name, redact(error))
-        if probe.name in self._broken:
-            return ()
-        self._broken.add(probe.name)
-        return (ProbeBroken(error=error),)
-
-    def _works(self, probe: Probe, seen: tuple[Reading, ...]) -> tuple[Reading, ...]:
-        if wrong := [reading for reading in seen if not isinstance(reading, Reading)]:
-            return self._broke(probe, f"sample() gave {described(wrong[0])}, which is no Reading")
-        if probe.name not in self._broken:
-            return seen
-        self._broken.discard(probe.name)
-        return (ProbeRecovered(), *seen)
-
-    async def _wait_for_turn(self, probe: Probe) -> None:
+    async def _wait_for_turn(self, sampler: Sampler) -> None:
         """Sleep until a sample is due that may see something new."""
         machine = self._running()
-        interval = self._interval_of(probe)
+        interval = sampler.interval_s
         if machine.hurry:
             interval = min(interval, _HURRY_S)
         if interval <= 0:
@@ -323,22 +266,12 @@ class Startup:
             return
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._resting_probes.add(sleeper)
-        turn = Turn(self._clock, probe, machine.called_at, interval, lambda: _wake({sleeper}))
+        turn = Turn(self._clock, sampler.probe, machine.called_at, interval, lambda: _wake({sleeper}))
         try:
             await sleeper
         finally:
             turn.cancel()
             self._resting_probes.discard(sleeper)
-
-    def _interval_of(self, probe: Probe) -> float:
-        """The probe's cadence; a slow one if it gives none, which is told once."""
-        try:
-            return _number(probe.interval_s)
-        except Exception as error:  # noqa: BLE001 - a probe may raise anything; the others go on
-            if probe.name not in self._unpaced:
-                self._unpaced.add(probe.name)
-                self._feed(probe.name, [ProbeBroken(error=f"its interval_s: {described(error)}")])
-            return _BEAT_S
 
     async def _rest(self, until: float) -> None:
         """Let time pass until something is due, or becomes due sooner."""
@@ -421,32 +354,11 @@ class Startup:
         return datetime.fromtimestamp(wall, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
+def _task(work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+    return asyncio.create_task(work, name=f"vllm_startup:{name}")
+
+
 def _wake(resting: set[asyncio.Future[None]]) -> None:
     for sleeper in resting:
         if not sleeper.done():
             sleeper.set_result(None)
-
-
-def _number(value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise TypeError(f"must be a number of seconds, not {value!r}")
-    return value
-
-
-def _checked(probes: Sequence[Probe]) -> tuple[Probe, ...]:
-    if not probes:
-        raise ValueError("probes must hold at least one probe; without any there is nothing to watch")
-    for probe in probes:
-        if not all(hasattr(probe, name) for name in _NEEDED):
-            raise TypeError(f"probes must hold probes (see vllm_startup.Probe), not {probe!r}")
-        if not isinstance(probe.name, str) or not probe.name.isprintable():
-            raise TypeError(f"a probe's name must be printable text, not {probe.name!r}")
-        for value, name in ((probe.interval_s, "interval_s"), (probe.limit_s or 0.0, "limit_s")):
-            try:
-                _number(value)
-            except TypeError as error:
-                raise TypeError(f"{name} of probe {probe.name!r} {error}") from None
-    names = [probe.name for probe in probes]
-    if doubles := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"probes must have names of their own; {min(doubles)!r} is there twice")
-    return tuple(probes)
