@@ -169,7 +169,7 @@ async def test_an_asyncio_process_whose_output_is_read_here(port: int) -> None:
 
 
 def names(startup: vllm_startup.Startup) -> set[str]:
-    return {probe.name for probe in startup._probes}
+    return {sampler.name for sampler in startup._samplers}
 
 
 @pytest.mark.parametrize(
