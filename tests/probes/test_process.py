@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Reading
-from vllm_startup.probes import _process
+from vllm_startup.probes import _exits, _process
 from vllm_startup.probes._exits import ExitWatch, Watched
 from vllm_startup.probes._family import Family, Member, Scan
 from vllm_startup.probes._process import ProcessProbe, worth_telling
@@ -133,13 +133,14 @@ async def next_exit(probe: ProcessProbe) -> ProcessExited:
     return reading
 
 
+async def waiting(probe: ProcessProbe) -> list[Reading]:
+    return list(await probe.sample(0.0))
+
+
 async def settled(probe: ProcessProbe, watching: int) -> asyncio.Task[list[Reading]]:
     """Start the waiting sample, and return it when the probe watches that many processes."""
 
-    async def wait() -> list[Reading]:
-        return list(await probe.sample(0.0))
-
-    task = asyncio.create_task(wait())
+    task = asyncio.create_task(waiting(probe))
     async with asyncio.timeout(5):
         while len(probe._watch) < watching:
             await asyncio.sleep(0.005)
@@ -351,6 +352,23 @@ async def test_the_sibling_of_a_new_worker_is_looked_for_soon(monkeypatch: pytes
             os.kill(sibling, signal.SIGKILL)
             exited = await only(task)
     assert exited == ProcessExited(pid=sibling, name="VLLM::Worker_TP1", signal=signal.SIGKILL)
+
+
+@linux
+async def test_a_large_tree_leaves_files_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_exits, "_open_files_limit", lambda: 8)
+    before = open_files()
+    with parent() as main:
+        workers = [main.spawn(f"VLLM::Worker_TP{rank}") for rank in range(4)]
+        async with probing(ProcessProbe(main.pid)) as probe:
+            await first(probe)
+            task = await settled(probe, 5)
+            assert open_files() <= before + 2 + 6  # two pidfds; the loop's own and the parent's pipes
+            for worker in reversed(workers):  # the last one has no pidfd
+                os.kill(worker, signal.SIGKILL)
+                assert (await only(task)).pid == worker
+                task = asyncio.create_task(waiting(probe))
+            task.cancel()
 
 
 @linux

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _INFO: Final = struct.Struct("QQ11Ii")
 _GET_INFO: Final = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 _INFO_EXIT: Final = 1 << 3
+# Of the files that this program may open: the others are for who looks, connects and reads.
+_SHARE: Final = 4
 
 
 class Exit(NamedTuple):
@@ -63,6 +65,7 @@ class ExitWatch:
     def __init__(self, system: System, on_exit: Callable[[Watched, Exit | None], None]) -> None:
         self._system = system
         self._on_exit = on_exit
+        self._most = _open_files_limit() // _SHARE
         self._pidfds: dict[Watched, int] = {}
         self._polled: set[Watched] = set()
 
@@ -83,7 +86,7 @@ class ExitWatch:
     def add(self, watched: Watched) -> None:
         """Watch one more. The end of one that is gone already is told before this returns."""
         try:
-            pidfd = open_pidfd(watched, self._system)
+            pidfd = open_pidfd(watched, self._system) if len(self._pidfds) < self._most else None
         except ProcessLookupError:
             self._on_exit(watched, None)
             return
@@ -124,6 +127,14 @@ class ExitWatch:
             return not exists(watched.pid)
         stat = self._system.stat(watched.pid)
         return stat is None or stat.ended or stat.identity != watched.identity
+
+
+def _open_files_limit() -> int:
+    """How many files this program may have open."""
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def open_pidfd(watched: Watched, system: System) -> int | None:
