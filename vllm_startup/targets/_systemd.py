@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -18,6 +18,10 @@ from vllm_startup.targets._unit import SupervisedProcess, UnitProbe
 if TYPE_CHECKING:
     from vllm_startup.probes import TreeProbe
     from vllm_startup.probes._protocol import Probe
+
+
+_SCRIPT_WORDS: Final = 3  # bash -l /opt/start-vllm.sh
+_SCRIPT_BYTES: Final = 64 * 1024
 
 
 @attrs.frozen
@@ -127,8 +131,23 @@ def _url(state: UnitState) -> str | None:
 
     if state.main_pid is not None and (url := url_of_process(state.main_pid)) is not None:
         return url
-    found = parse_command(state.command, environ=state.environment)
-    return None if found is None else found.url
+    for command in (state.command, *_script(state.command)):
+        found = parse_command(command, environ=state.environment)
+        if found is not None:
+            return found.url
+    return None
+
+
+def _script(command: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """The commands of the script that a command runs, if it runs one."""
+    for word in command[:_SCRIPT_WORDS]:
+        try:
+            with Path(word).open("rb") as file:
+                text = file.read(_SCRIPT_BYTES)
+        except OSError:
+            continue
+        if b"\0" not in text:
+            yield ("sh", "-c", text.decode("utf-8", "replace"))
 
 
 # --- what looks at it -----------------------------------------------------------------------------

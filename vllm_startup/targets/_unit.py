@@ -366,7 +366,7 @@ class UnitProbe:
                 f"unit {self._unit} is {state.active}: it is awaited; systemctl start {self._unit} starts it"
             )
             self._note("unit_inactive", text)
-        elif self._mourned is None:
+        elif self._mourned is None and self._hold_until is None:
             self._is_over(state)
         self._note_state(state)
 
