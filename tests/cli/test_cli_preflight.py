@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 from cli_tools import Result, free_port, run
 
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="the driver's library is found by LD_LIBRARY_PATH"
+)
+
 MIB = 2**20
 TOTAL = 97_887 * MIB
 
@@ -193,7 +197,6 @@ async def test_it_answers_in_a_second(good: Path) -> None:
     assert json.loads(result.out)["took_s"] < 1
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="closed streams as Linux has them")
 async def test_a_reader_that_goes_away_is_no_error(venv: Path) -> None:
     import asyncio
 

@@ -17,6 +17,8 @@ from vllm_startup._preflight import check_port
 from vllm_startup._preflight.result import NotCheckedError
 from vllm_startup.causes import Cause, FileMissing, InvalidArguments, PortInUse
 
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Linux tells who listens")
+
 
 def check(*arguments: str | int | Path) -> list[Cause]:
     return list(check_port.port(facts(["vllm", "serve", "m", *map(str, arguments)])))

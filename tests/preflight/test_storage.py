@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from users import NOBODY, as_nobody
 from vllm_startup._preflight import check_storage
 from vllm_startup._preflight.result import NotCheckedError
 from vllm_startup.causes import Cause, DiskFull, PathNotWritable, SharedMemoryTooSmall
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="file systems as Linux has them")
 
 Mount = Callable[..., Path]
 

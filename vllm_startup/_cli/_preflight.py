@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = preflight(options.command_line, python=options.python, timeout=options.timeout)
     except ValueError as error:
-        raise UsageError(f"--{error}" if options.python or not options.timeout else str(error)) from error
+        named = str(error).startswith(("python ", "timeout "))
+        raise UsageError(f"--{error}" if named else str(error)) from error
     if options.json:
         _output.say_json(found.to_json(indent=2))
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -32,6 +33,8 @@ _ROOM_MIB: Final = 100
 def shared_memory(facts: Facts, *, place: str = SHARED_MEMORY) -> Iterator[Cause]:
     """Whether ``/dev/shm`` holds the queue between the processes of a server on several GPUs."""
     needed, _ = gpus_needed(facts.asked())
+    if sys.platform != "linux":
+        raise NotCheckedError(f"shared memory is elsewhere on {sys.platform}")
     if needed == 1:
         return
     wanted = _queue_bytes(facts.server().environ)
