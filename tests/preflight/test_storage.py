@@ -60,6 +60,7 @@ def test_dockers_64_mib_are_too_little_for_several_gpus(mount: Mount) -> None:
     assert texts(found) == ["64 of 64 MiB are free; the queue to 4 workers takes 160 MiB, and NCCL more"]
     assert "--shm-size" in (found.hint or "")
     assert shm(place) == []  # one GPU needs no queue
+    assert shm(place, "-dp", "4") == []  # and engines of their own have none between them
     assert shm(place, "-tp", "4", VLLM_MQ_MAX_CHUNK_BYTES_MB="4") == []
 
 

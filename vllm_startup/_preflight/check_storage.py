@@ -14,7 +14,7 @@ import attrs
 from vllm_startup._preflight.check_model import hub_places, is_cached
 from vllm_startup._preflight.facts import Facts
 from vllm_startup._preflight.launch import Asked
-from vllm_startup._preflight.parallel import gpus_needed
+from vllm_startup._preflight.parallel import workers_of_an_engine
 from vllm_startup._preflight.paths import exists, is_folder
 from vllm_startup._preflight.result import NotCheckedError
 from vllm_startup.causes._base import Cause, Evidence
@@ -32,10 +32,10 @@ _ROOM_MIB: Final = 100
 
 def shared_memory(facts: Facts, *, place: str = SHARED_MEMORY) -> Iterator[Cause]:
     """Whether ``/dev/shm`` holds the queue between the processes of a server on several GPUs."""
-    needed, _ = gpus_needed(facts.asked())
+    workers = workers_of_an_engine(facts.asked())
     if sys.platform != "linux":
         raise NotCheckedError(f"shared memory is elsewhere on {sys.platform}")
-    if needed == 1:
+    if workers == 1:
         return
     wanted = _queue_bytes(facts.server().environ)
     cause = attrs.evolve(shared_memory_too_small(), confidence="likely")
@@ -47,7 +47,7 @@ def shared_memory(facts: Facts, *, place: str = SHARED_MEMORY) -> Iterator[Cause
     free, total = found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
     if free < wanted:
         seen = (
-            f"{free // _MIB} of {total // _MIB} MiB are free; the queue to {needed} workers takes"
+            f"{free // _MIB} of {total // _MIB} MiB are free; the queue to {workers} workers takes"
             f" {wanted // _MIB} MiB, and NCCL more"
         )
         yield attrs.evolve(cause, evidence=(Evidence(text=seen),))

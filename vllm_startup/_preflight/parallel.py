@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from vllm_startup._preflight.launch import Asked
@@ -27,22 +28,26 @@ def gpus_needed(asked: Asked) -> tuple[int, str]:
     Raises:
         NotCheckedError: Other machines may take part, or a size is no number.
     """
+    workers, copies = workers_of_an_engine(asked), _copies(asked)
+    sizes = {what: _size(asked, option) for option, what in _SIZES.items()}
+    sizes["data parallel size"] = copies
+    words = " times ".join(f"{what} {size}" for what, size in sizes.items() if size > 1)
+    return workers * copies, words or "one GPU"
+
+
+def workers_of_an_engine(asked: Asked) -> int:
+    """How many workers share one engine, each with a GPU of its own.
+
+    Raises:
+        NotCheckedError: As `gpus_needed`.
+    """
     for option in _MANY_NODES:
         if asked.has(option):
             raise NotCheckedError(f"{option} spreads the server over machines")
     for option in _BACKENDS:
         if asked.word(option) not in _HERE:
             raise NotCheckedError(f"{option} {asked.word(option)} decides which GPUs are used")
-    words, needed = [], 1
-    for option, what in _SIZES.items():
-        size = _size(asked, option)
-        if size > 1:
-            words.append(f"{what} {size}")
-        needed *= size
-    copies = _copies(asked)
-    if copies > 1:
-        words.append(f"data parallel size {copies}")
-    return needed * copies, " times ".join(words) or "one GPU"
+    return math.prod(_size(asked, option) for option in _SIZES)
 
 
 def _copies(asked: Asked) -> int:
