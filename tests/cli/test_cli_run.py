@@ -326,9 +326,11 @@ def test_streams_that_are_closed(closed: str) -> None:
 async def test_timeout_reaches_the_command_once() -> None:
     """It signals its child and its whole group, both of which we are in, and the command is not."""
     process = await asyncio.create_subprocess_exec(
-        "timeout", "1.5", *words_of("run", "--", *PYTHON, TELLS, "SIGTERM SIGCONT"),
+        "timeout", "600", *words_of("run", "--", *PYTHON, TELLS, "SIGTERM SIGCONT"),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
+    assert (await line_of(process)).startswith("terminals ")
+    process.send_signal(signal.SIGALRM)  # its timer, when the time is over
     found = await end_of(process)
 
     assert found.status == 124

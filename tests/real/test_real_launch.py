@@ -46,7 +46,7 @@ def test_ready_and_an_orderly_end(launching: Launching) -> None:
 def test_a_caller_that_is_cancelled(phase: str, arguments: tuple[str, ...], launching: Launching) -> None:
     told = launching.caller("cancel", phase=phase, arguments=arguments).end()
 
-    assert (told["raised"], told["phases"][-1]) == ("cancelled", phase), told
+    assert (told["raised"], phase in told["phases"]) == ("cancelled", True), told
     assert launching.traces.all() == []
 
 
