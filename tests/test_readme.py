@@ -30,7 +30,7 @@ def names_of(name: str) -> dict[str, Any]:
 
 
 def test_every_python_block_is_run_by_a_test() -> None:
-    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 4
+    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 5
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:

@@ -19,9 +19,8 @@ from vllm_startup.targets._journal import (
     JournalEndedError,
     JournalFollower,
     parse,
-    recent,
-    written,
 )
+from vllm_startup.targets._transcript import recent, written
 
 OLD, NEW = "a" * 32, "b" * 32
 

@@ -32,11 +32,13 @@ class Watch:
         self.status: int | None = None
         self.err = ""
 
-    def begun(self) -> Watch:
-        """Wait until it watches."""
+    def begun(self, text: str = "awaited") -> Watch:
+        """Wait until it has looked at the unit, and says so."""
         assert self._process.stderr is not None
-        self.err += self._process.stderr.readline()
-        assert "waiting" in self.err, self.err + self._process.stderr.read()
+        while text not in self.err:
+            line = self._process.stderr.readline()
+            assert line, self.err
+            self.err += line
         return self
 
     def end(self) -> Any:
@@ -150,7 +152,7 @@ def test_a_unit_is_awaited_watched_attached_to_late_and_stopped(units: Units) ->
     began, before = late["attempts"][0]["started_at"], report["attempts"][0]["started_at"]
     assert began[:16] == before[:16]
 
-    watch = units.wait("vllm-good", "--stable-for", "60").begun()
+    watch = units.wait("vllm-good", "--stable-for", "60").begun("launching")
     time.sleep(1.0)
     units.run("systemctl", "stop", "vllm-good")
     stopped = watch.end()

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 from asyncio.subprocess import Process
-from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -26,8 +25,6 @@ from vllm_startup.targets._target import TargetError
 
 HISTORY_ENTRIES: Final = 10_000
 """Read of what was there before: a start says 200 lines, and 5,000 with debug messages."""
-
-HISTORY_STARTS: Final = 5
 
 _STARTING: Final = "7d4958e842da4a758f6c1cdc7b36dcc5"  # SD_MESSAGE_UNIT_STARTING
 _STARTED: Final = "39f53479d3a045ac8e11786248231fbf"  # SD_MESSAGE_UNIT_STARTED
@@ -120,79 +117,6 @@ def parse(line: str) -> Entry | None:
         exit=_exit(fields) if unit is not None and message_id == _PROCESS_EXIT else None,
         command=_first(fields.get("COMMAND")),
     )
-
-
-class Transcript:
-    """Writes entries down as a log, in the order in which things happened.
-
-    The server's lines and systemd's come to the journal by two ways, and the faster one wins: a
-    start's first lines may stand before "Started", its last ones behind "Main process exited". The
-    invocation tells which start a line belongs to. So each start begins with systemd's word of it, and
-    what systemd says of its end waits for `finish`, or for what is of another start.
-
-    Args:
-        unit: The unit's whole name.
-    """
-
-    def __init__(self, unit: str) -> None:
-        self._unit = unit
-        self._begun: deque[str] = deque(maxlen=HISTORY_STARTS)
-        self._ending: str | None = None
-        self._ended: str | None = None
-        self._last: list[Entry] = []
-
-    def lines(self, entry: Entry) -> list[str]:
-        """The lines that may be told with an entry."""
-        start = entry.invocation
-        if start is None:
-            return entry.lines()
-        if start == self._ending and not entry.starts:
-            if entry.by_manager:
-                self._last.append(entry)
-                return []
-            return entry.lines()
-        before = self.finish()
-        if entry.closes and start != self._ended:
-            self._ending, self._last = start, [entry]
-            return before
-        return [*before, *self._told(entry, start)]
-
-    def finish(self) -> list[str]:
-        """What is left to be told of the end of a start."""
-        if self._ending is None:
-            return []
-        last, self._last = self._last, []
-        self._ended, self._ending = self._ending, None
-        return [line for entry in last for line in entry.lines()]
-
-    def _told(self, entry: Entry, start: str) -> list[str]:
-        if start in self._begun:
-            return [] if entry.announces else entry.lines()
-        if entry.by_manager and not entry.starts:
-            return entry.lines()
-        self._begun.append(start)
-        if entry.starts:
-            return entry.lines()
-        said = attrs.evolve(entry, text=f"Starting {self._unit}...", writer=("systemd", 1))
-        return [*said.lines(), *entry.lines()]
-
-
-def written(unit: str, entries: Iterable[Entry], transcript: Transcript | None = None) -> list[str]:
-    """The log of a unit's entries, from the first to the last."""
-    transcript = transcript or Transcript(unit)
-    return [*(line for entry in entries for line in transcript.lines(entry)), *transcript.finish()]
-
-
-def recent(entries: Sequence[Entry], starts: int = HISTORY_STARTS) -> Sequence[Entry]:
-    """The entries of the newest starts."""
-    seen: set[str] = set()
-    for index in range(len(entries) - 1, -1, -1):
-        invocation = entries[index].invocation
-        if invocation is not None and invocation not in seen:
-            if len(seen) == starts:
-                return entries[index + 1 :]
-            seen.add(invocation)
-    return entries
 
 
 # --- fields -----------------------------------------------------------------------------------
@@ -296,7 +220,7 @@ class Journal:
             )
 
     def history(self) -> Sequence[Entry]:
-        """The entries of the newest starts, the oldest first. It blocks.
+        """The newest entries, the oldest first. It blocks.
 
         Raises:
             TargetError: They cannot be read.
@@ -304,7 +228,7 @@ class Journal:
         done = self.commands.run(*self._command(f"--lines={HISTORY_ENTRIES}"), limit_s=_HISTORY_LIMIT_S)
         if done.code and not done.stdout:
             raise TargetError(f"journalctl failed on {self.commands.where}: {_last(done.stderr)}")
-        return recent([entry for line in done.stdout.split("\n") if (entry := parse(line)) is not None])
+        return [entry for line in done.stdout.split("\n") if (entry := parse(line)) is not None]
 
     def follow(self, cursor: str | None) -> Coroutine[Any, Any, Process]:
         """Start to follow it behind a place; from its beginning without one.

@@ -10,10 +10,12 @@ import attrs
 
 from vllm_startup.targets._commands import Commands, LocalCommands
 from vllm_startup.targets._following import FollowingProbe, MainProcess
-from vllm_startup.targets._journal import Journal, written
+from vllm_startup.targets._journal import Journal
+from vllm_startup.targets._supervised import SupervisedProcess
 from vllm_startup.targets._systemctl import Systemctl, UnitState, output_file
 from vllm_startup.targets._target import Site, TargetError
-from vllm_startup.targets._unit import SupervisedProcess, UnitProbe
+from vllm_startup.targets._transcript import recent, written
+from vllm_startup.targets._unit import UnitProbe
 
 if TYPE_CHECKING:
     from vllm_startup.probes import TreeProbe
@@ -75,7 +77,7 @@ class SystemdUnit:
             return _lines_of(path)
         journal = self._journal(state, needed=True)
         assert journal is not None
-        return iter(written(state.name, journal.history()))
+        return iter(written(state.name, recent(journal.history())))
 
     def _systemctl(self) -> Systemctl:
         return Systemctl(self._commands, self.user)

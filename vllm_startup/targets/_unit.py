@@ -6,13 +6,10 @@ What systemd logs about the unit wakes the look at its state, so that the look i
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
 from typing import Final
-
-import attrs
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import (
@@ -25,20 +22,16 @@ from vllm_startup._readings import (
     ProcessExited,
     Reading,
 )
-from vllm_startup.probes._exits import Exit
 from vllm_startup.probes._log import TAIL_LINES, batches
-from vllm_startup.probes._process import ProcessProbe
 from vllm_startup.targets._following import MainProcess
-from vllm_startup.targets._journal import Entry, Journal, JournalFollower, Transcript, written
+from vllm_startup.targets._journal import Entry, Journal, JournalFollower
+from vllm_startup.targets._mourned import Mourned, clock
 from vllm_startup.targets._systemctl import Systemctl, UnitState
+from vllm_startup.targets._transcript import Transcript, recent, written
 
 # Where the journal says nothing (LogLevelMax=). A look is two processes' 5 ms of CPU: 0.1 % of a core.
 _LOOK_S: Final = 5.0
 _LOOK_SOON_S: Final = 0.05  # systemd writes several lines at once
-# journald tells readers of new entries every 0.25 s (POST_CHANGE_TIMER_INTERVAL_USEC): the last words of
-# a process come that much later than its end.
-_LAST_WORDS_S: Final = 0.6
-_SETTLE_S: Final = 0.1  # the journal takes what systemd and the server write by two ways
 # A death is judged when the log has been quiet for 0.25 s, and systemd restarts after 0.1 s by
 # default: what is of the next start waits until the one before has been judged.
 _HOLD_S: Final = 0.5
@@ -47,42 +40,6 @@ _GONE_FOR_S: Final = 2.0
 _LOST: Final = ("null", "tty", "socket")
 _FIRST_RETRY_S: Final = 0.25
 _SLOWEST_RETRY_S: Final = 5.0
-
-
-@attrs.define
-class _Mourned:
-    """The end of a main process that waits for the journal: for its last words, and for how it ended.
-
-    Attributes:
-        until: When that is not waited for any longer.
-        heard_at: When the journal told of it; None while it has not.
-    """
-
-    reading: ProcessExited
-    until: float
-    heard_at: float | None = None
-
-    def hear(self, how: Exit | None) -> None:
-        """Take it that the journal tells of it."""
-        if self.heard_at is None:
-            self.heard_at = _clock()
-        self.learn(how)
-
-    def learn(self, how: Exit | None, name: str | None = None) -> None:
-        """Take how it ended, if that is not known."""
-        if how is not None and not self._known:
-            name = name or self.reading.name
-            self.reading = attrs.evolve(self.reading, code=how.code, signal=how.signal, name=name)
-
-    def due(self, *, log: bool) -> float:
-        """When it is told; the journal is waited for where it is the server's log."""
-        if not self._known or (log and self.heard_at is None):
-            return self.until
-        return 0.0 if self.heard_at is None else min(self.until, self.heard_at + _SETTLE_S)
-
-    @property
-    def _known(self) -> bool:
-        return self.reading.code is not None or self.reading.signal is not None
 
 
 class UnitProbe:
@@ -127,7 +84,7 @@ class UnitProbe:
         self._start: str | None = None
         self._followed: str | None = None
         self._dead: str | None = None
-        self._mourned: _Mourned | None = None
+        self._mourned: Mourned | None = None
         self._prepared: Entry | None = None
         self._writer: tuple[str | None, int] = (None, 0)
         self._held: list[Entry] = []
@@ -191,7 +148,7 @@ class UnitProbe:
     async def _begin(self) -> None:
         history: Iterable[Entry] = ()
         if self._journal is not None:
-            history = entries = await self._runner.run(self._journal.history)
+            history = entries = recent(await self._runner.run(self._journal.history))
             self._follower = JournalFollower(self._journal, entries[-1].cursor if entries else None)
             if self._log:
                 self._tell_history(list(history))
@@ -232,7 +189,7 @@ class UnitProbe:
         due = self._look_at if until is None else min(self._look_at, until)
         try:
             awaited = {waking} if self._reading is None else {waking, self._reading}
-            pause_s = max(0.0, due - _clock())
+            pause_s = max(0.0, due - clock())
             await asyncio.wait(awaited, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waking.cancel()
@@ -242,11 +199,11 @@ class UnitProbe:
             self._hear(reading.result())
 
     def _look_soon(self, pause_s: float) -> None:
-        self._look_at = min(self._look_at, _clock() + pause_s)
+        self._look_at = min(self._look_at, clock() + pause_s)
         self._woken.set()
 
     def _due(self, at: float) -> bool:
-        return at <= _clock()
+        return at <= clock()
 
     # --- the journal ----------------------------------------------------------------------
 
@@ -297,7 +254,7 @@ class UnitProbe:
         self._learn_of_prepared()
 
     def _hold(self) -> None:
-        self._hold_until = _clock() + _HOLD_S
+        self._hold_until = clock() + _HOLD_S
 
     def _release(self) -> None:
         """Let the next start be told."""
@@ -310,10 +267,10 @@ class UnitProbe:
 
     # --- the end of a start ----------------------------------------------------------------
 
-    def _mourn(self, reading: ProcessExited, start: str | None) -> _Mourned:
+    def _mourn(self, reading: ProcessExited, start: str | None) -> Mourned:
         """Take the end of a start's main process, which is told when all of it is known."""
         self._start = start
-        self._mourned = _Mourned(reading, _clock() + _LAST_WORDS_S)
+        self._mourned = Mourned.now(reading)
         self._hold()
         return self._mourned
 
@@ -346,7 +303,7 @@ class UnitProbe:
     # --- the state ------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        self._look_at = _clock() + _LOOK_S
+        self._look_at = clock() + _LOOK_S
         self._meet(await self._runner.run(partial(self._systemctl.show, self._unit)))
 
     def _meet(self, state: UnitState) -> None:
@@ -381,7 +338,7 @@ class UnitProbe:
     def _is_over(self, state: UnitState) -> None:
         """Tell of a unit that does not run, and that systemd does not start again."""
         if self._over_since is None:
-            self._over_since = _clock()
+            self._over_since = clock()
             if not self._log and state.result == "oom-kill":
                 self._ready.extend((MemoryEvents(oom_kills=0), MemoryEvents(oom_kills=1)))
             start = state.invocation or self._start
@@ -419,35 +376,6 @@ class UnitProbe:
         if code not in self._noted:
             self._noted.add(code)
             self._ready.append(ProbeNote(code=code, text=text))
-
-
-class SupervisedProcess:
-    """The probe of a unit's main process, whose end systemd knows better.
-
-    Args:
-        probe: The probe of the process.
-        unit: The probe of its unit.
-    """
-
-    def __init__(self, probe: ProcessProbe, unit: UnitProbe) -> None:
-        self.name = probe.name
-        self.interval_s = probe.interval_s
-        self.limit_s = probe.limit_s
-        self._probe = probe
-        self._unit = unit
-
-    async def sample(self, now: float) -> Iterable[Reading]:
-        """What the process's probe sees, but for an end of the main process that it cannot tell whole."""
-        seen = await self._probe.sample(now)
-        return [r for r in seen if not isinstance(r, ProcessExited) or self._unit.ended(r)]
-
-    async def aclose(self) -> None:
-        """Close the process's probe."""
-        await self._probe.aclose()
-
-
-def _clock() -> float:
-    return time.monotonic()
 
 
 def _times(number: int) -> str:

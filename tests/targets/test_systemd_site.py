@@ -1,0 +1,105 @@
+"""What looks at a unit, and where its server listens."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from fake_commands import FakeCommands, entry, shown
+
+from vllm_startup.targets import LoggedTarget, SystemdUnit, Target, TargetError, systemd
+from vllm_startup.targets._commands import Completed
+
+UNREADABLE = Completed(1, "", "No journal files were opened due to insufficient permissions.")
+READABLE = Completed(0, json.dumps(entry(MESSAGE="hello")), "")
+
+
+def unit(journalctl: Completed = READABLE, cat: str = "", **properties: object) -> SystemdUnit:
+    answers = {
+        "systemctl show": Completed(0, shown(**{"MainPID": os.getpid(), **properties}), ""),
+        "systemctl cat": Completed(0, cat, ""),
+        "journalctl": journalctl,
+    }
+    return SystemdUnit("vllm", commands=FakeCommands(answers=answers))
+
+
+def start(argv: str) -> str:
+    return f"{{ path=/x ; argv[]={argv} ; ignore_errors=no ; pid=0 }}"
+
+
+def names(found: SystemdUnit) -> list[str]:
+    return [probe.name for probe in found.locate().probes]
+
+
+def test_it_is_a_target_with_a_log() -> None:
+    assert isinstance(systemd("vllm"), Target)
+    assert isinstance(systemd("vllm", user=True), LoggedTarget)
+
+
+def test_a_unit_has_all_probes() -> None:
+    site = unit().locate(gpus=[0])
+    assert site.name == "unit vllm.service"
+    assert [probe.name for probe in site.probes] == ["unit", "process", "tree", "gpu", "caches", "cgroup"]
+    assert site.tree_pids is not None
+    assert list(site.tree_pids()) == [os.getpid()]
+
+
+def test_a_containers_client_says_nothing_of_the_server() -> None:
+    found = unit(ExecStart=start("/usr/bin/docker run --rm vllm/vllm-openai"))
+    assert names(found) == ["unit", "process", "gpu"]
+    assert found.locate().tree_pids is None
+
+
+def test_nonsense_about_gpus_is_refused_at_once() -> None:
+    with pytest.raises(ValueError, match="gpus must hold"):
+        unit().locate(gpus=["x"])
+
+
+def test_a_unit_that_does_not_run_has_no_processes() -> None:
+    site = unit(MainPID=0, ActiveState="inactive").locate()
+    assert site.tree_pids is not None
+    assert list(site.tree_pids()) == []
+
+
+def test_a_file_is_the_log_and_the_journal_may_be_hidden(tmp_path: Path) -> None:
+    log = tmp_path / "vllm.log"
+    log.write_bytes(b"one\rtwo\n\xff\n")
+    found = unit(UNREADABLE, f"StandardOutput=append:{log}\n", StandardOutput="append")
+    assert names(found)[:2] == ["unit", "log"]
+    assert list(found.read_log()) == ["one\rtwo", "\ufffd"]
+
+
+def test_without_a_file_the_journal_has_to_be_readable() -> None:
+    with pytest.raises(TargetError, match="may not be read"):
+        unit(UNREADABLE).locate()
+    with pytest.raises(TargetError, match="may not be read"):
+        unit(UNREADABLE).read_log()
+    assert [line.partition("]: ")[2] for line in unit().read_log()] == ["hello"]
+
+
+@pytest.mark.parametrize(
+    ("properties", "url"),
+    [
+        ({}, "http://127.0.0.1:9001"),
+        (
+            {"ExecStart": start("/bin/bash -c exec vllm serve m --port ${PORT}"), "Environment": "PORT=9002"},
+            "http://127.0.0.1:9002",
+        ),
+        ({"ExecStart": start("/bin/sleep 60")}, None),
+        ({"ExecStart": ""}, None),
+    ],
+)
+def test_its_address_follows_from_its_command(properties: dict[str, object], url: str | None) -> None:
+    assert unit(MainPID=0, ActiveState="inactive", **properties).locate().url() == url
+
+
+def test_its_address_follows_from_its_script(tmp_path: Path) -> None:
+    script = tmp_path / "start.sh"
+    script.write_text("#!/bin/sh\ncd /srv\nexec vllm serve m --port 9003\n")
+    binary = tmp_path / "binary"
+    binary.write_bytes(b"\0vllm serve m --port 1")
+    for command in (str(script), f"/bin/bash -l {script}"):
+        assert unit(MainPID=0, ExecStart=start(command)).locate().url() == "http://127.0.0.1:9003"
+    assert unit(MainPID=0, ExecStart=start(str(binary))).locate().url() is None
