@@ -213,3 +213,19 @@ def test_a_start_after_all_is_waited_for() -> None:
     rows: list[Seen] = [(0, found(10)), (5, NotRestarted(reason="off")), (6, found(11)), *one(10, 12)]
     run = watch(rows, restarts=5, until_s=300)
     assert run.report.outcome == "unfinished"
+
+
+def test_a_process_that_is_found_after_a_death_is_of_the_next_attempt() -> None:
+    """The dead one was gone before anybody found it; its supervisor told of its end."""
+    rows: list[Seen] = [
+        (0, opened()),
+        (1, ProcessExited(pid=10, name="vllm", code=1, root=True)),
+        (5, found(11)),
+        (5, tree(proc(11, "vllm", ppid=1), root=11)),
+        (9, answered()),
+    ]
+    run = watch(rows, restarts=1, until_s=60)
+    assert [(a.outcome, a.exit and a.exit.code) for a in run.report.attempts] == [
+        ("failed", 1),
+        ("ready", None),
+    ]

@@ -205,7 +205,8 @@ class Bringup:
 
     def _process_found(self, at: float, probe: str, reading: r.ProcessFound) -> None:
         self._bound = reading
-        if self.attempt.pid is not None:  # else its banner was read before its process was found
+        dead = self.attempt.ending.root_at is not None  # nobody had found its process in time
+        if self.attempt.pid is not None or dead:  # else its banner was read before its process was found
             self.chronicle.begin(at - (reading.age_s or 0.0))
         self.attempt.bind(reading.pid, reading.started_at, self._began_at(at, reading))
         self.attempt.ending.alive.add(reading.pid)
