@@ -25,6 +25,9 @@ _MASKED = (
     *("systemd-networkd.service", "systemd-resolved.service", "systemd-update-utmp.service"),
 )
 
+# Whoever kills the tests ends it, too: each process here dies with its parent.
+_NAMESPACES = ("--mount", "--pid", "--fork", "--uts", "--ipc", "--cgroup", "--mount-proc")
+
 _TARGET = """
 [Unit]
 Description=The tests' sandbox
@@ -89,23 +92,14 @@ class Sandbox:
         (self._units / "sandbox.target").write_text(_TARGET)
         for unit in _MASKED:
             (self._units / unit).symlink_to("/dev/null")
+        _drop_left_groups()
         script = self.folder / "boot"
         groups = _groups(self._name, make=True)
         script.write_text(_BOOT.format(systemd=_SYSTEMD, groups=" ".join(groups)))
         kept = {str(self.folder), str(REPOSITORY), sys.prefix, sys.base_prefix, *_further_paths()}
         hidden = sorted(path for path in kept if path.startswith(("/run/", "/tmp/", "/var/log/")))
         join = [f'echo $$ >"{group}/cgroup.procs"' for group in groups]
-        inner = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--uts",
-            "--ipc",
-            "--cgroup",
-            "--mount-proc",
-            "bash",
-        ]
+        inner = ["setpriv", "--pdeathsig=KILL", "unshare", "--kill-child", *_NAMESPACES, "bash"]
         command = "; ".join([*join, 'exec "$@"'])
         with (self.folder / "boot.log").open("wb") as log:
             self._outer = subprocess.Popen(
@@ -208,6 +202,17 @@ def _drop_groups(name: str) -> None:
             if all(_removed(path) for path in (*inner, group)):
                 break
             time.sleep(0.05)
+
+
+def _drop_left_groups() -> None:
+    """Remove the groups of tests that were killed."""
+    for mount in _hierarchies():
+        for group in mount.glob("vllm-startup-*-*"):
+            pid = group.name.split("-")[2]
+            if pid.isdigit() and not Path("/proc", pid).exists():
+                inner = sorted((str(path) for path in group.rglob("*") if path.is_dir()), reverse=True)
+                for path in (*inner, str(group)):
+                    _removed(path)
 
 
 def _removed(path: str) -> bool:
