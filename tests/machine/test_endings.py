@@ -103,6 +103,18 @@ def test_an_engine_that_vanishes_is_told_as_such() -> None:
     assert (cause(run).kind, cause(run).fields["pid"]) == ("process_vanished", 20)
 
 
+@pytest.mark.parametrize("asked_at", [9.5, 12], ids=["at once", "after the engine's end was judged"])
+def test_a_server_that_is_asked_to_stop_ends_its_engines_first(asked_at: float) -> None:
+    rows: list[Seen] = [
+        *START,
+        (9, died(20, "VLLM::EngineCore", code=0)),
+        (asked_at, died(signal=15)),
+        (asked_at, tree()),
+    ]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).fields) == ("shutdown_requested", {"signal": 15})
+
+
 @pytest.mark.parametrize("name", ["nvcc", "python3", "vllm"])
 def test_helpers_may_end(name: str) -> None:
     """Compilers, model inspection and resource trackers come and go."""

@@ -149,11 +149,13 @@ class Ending:
     def _weigh(self, *, ended: bool) -> Cause | None:
         told = self._told.verdict(ended=ended or bool(self._children))
         killer = self._first_violent()
+        stopped = self.root is not None and self.root.signal in STOPS
         if told is not None and told.confidence != "unknown":
             first_word = self._told.root_at
             if killer is None or first_word is None or first_word <= killer[0]:
                 return told
-        child = killer[1] if killer else self._children[0][1] if self._children else None
+        quiet = self._children[0][1] if self._children and not stopped else None  # a stop ends engines first
+        child = killer[1] if killer else quiet
         if child is not None:
             return _with_evidence(self._death(child), told)
         if self.root is not None and ended and (told is None or self._was_starved(self.root)):

@@ -161,6 +161,7 @@ class StartupMachine:
         elif what == "fallen":
             self._found(at, _memory_fell(self.attempt))
         elif what == "close":
+            self._settle(at)  # the last words may be due at the same time
             self._close(at)
         else:
             self._settle(at)
