@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from vllm_startup._lazy import exports
 
 if TYPE_CHECKING:
+    from vllm_startup.targets._container import ContainerTarget, container
     from vllm_startup.targets._following import FollowingProbe, MainProcess
     from vllm_startup.targets._systemd import SystemdUnit, systemd
     from vllm_startup.targets._target import LoggedTarget, Site, Target, TargetError
 
 __all__ = [
+    "ContainerTarget",
     "FollowingProbe",
     "LoggedTarget",
     "MainProcess",
@@ -23,10 +25,12 @@ __all__ = [
     "SystemdUnit",
     "Target",
     "TargetError",
+    "container",
     "systemd",
 ]
 
 _HOMES = {
+    **dict.fromkeys(("ContainerTarget", "container"), "_container"),
     **dict.fromkeys(("FollowingProbe", "MainProcess"), "_following"),
     **dict.fromkeys(("SystemdUnit", "systemd"), "_systemd"),
     **dict.fromkeys(("LoggedTarget", "Site", "Target", "TargetError"), "_target"),
