@@ -68,7 +68,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["wait", "--ca", "/nowhere/x"], "--ca '/nowhere/x' does not exist"),
         (["wait", "--verify", "--ca", "x"], "argument --ca: not allowed with argument --verify"),
         (["wait", "--tim", "5"], "unrecognized arguments: --tim"),
-        (["diagnose"], "give the log: FILE, - for standard input, or --unit U"),
+        (["diagnose"], "give the log: FILE, - for standard input, --unit U or --container C"),
         (
             ["diagnose", "vllm.log", "--unit", "vllm"],
             "--unit finds process and log by itself; leave FILE away",
@@ -82,6 +82,19 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "--unit finds process and log by itself; leave --log away",
         ),
         (["wait", "--user"], "--user says whose unit it is; name it with --unit"),
+        (
+            ["wait", "--engine", "x"],
+            "--engine says where a container's engine answers; name it with --container",
+        ),
+        (["wait", "--unit", "v", "--container", "v"], "--unit and --container name two targets; give one"),
+        (
+            ["wait", "--container", "a b"],
+            "container 'a b' is no name of a container; docker ps --all lists them",
+        ),
+        (
+            ["diagnose", "--container", "v", "--engine", "x"],
+            "engine= 'x' is no address of a container engine",
+        ),
         (["diagnose", "/nowhere/x"], "FILE '/nowhere/x' cannot be read: No such file"),
         (["replay", "/nowhere/x"], "RECORDING '/nowhere/x' cannot be read: No such file"),
         (["nonsense"], "invalid choice: 'nonsense'"),

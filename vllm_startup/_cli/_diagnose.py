@@ -52,7 +52,7 @@ def _diagnosed(options: argparse.Namespace) -> StartupReport:
         raise UsageError(str(error)) from error
     log = options.log
     if log is None:
-        raise UsageError("give the log: FILE, - for standard input, or --unit U")
+        raise UsageError("give the log: FILE, - for standard input, --unit U or --container C")
     if log == "-" and sys.stdin is None:
         raise UsageError("FILE is -, but standard input is closed")
     try:

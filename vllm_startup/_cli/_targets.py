@@ -20,6 +20,14 @@ def add_targets(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--user", action="store_true", help="the unit is one of this user's own service manager"
     )
+    group.add_argument(
+        "--container", metavar="C", help="a container of Docker or Podman, by its name or its Compose service"
+    )
+    group.add_argument(
+        "--engine", metavar="URL",
+        help="where the container's engine answers: unix:///path, tcp://host:port; by default as docker"
+        " and podman find it",
+    )  # fmt: skip
 
 
 def target_of(options: argparse.Namespace) -> LoggedTarget | None:
@@ -31,6 +39,8 @@ def target_of(options: argparse.Namespace) -> LoggedTarget | None:
     named = [name for name in _TARGETS if getattr(options, name) is not None]
     if options.user and options.unit is None:
         raise UsageError("--user says whose unit it is; name it with --unit")
+    if options.engine is not None and options.container is None:
+        raise UsageError("--engine says where a container's engine answers; name it with --container")
     if not named:
         return None
     first, *others = (f"--{name}" for name in named)
@@ -40,7 +50,10 @@ def target_of(options: argparse.Namespace) -> LoggedTarget | None:
         if getattr(options, name, None) is not None:
             given = "FILE" if options.command == "diagnose" else f"--{name}"
             raise UsageError(f"{first} finds process and log by itself; leave {given} away")
-    return _TARGETS[named[0]](options)
+    try:
+        return _TARGETS[named[0]](options)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def _unit(options: argparse.Namespace) -> LoggedTarget:
@@ -49,5 +62,14 @@ def _unit(options: argparse.Namespace) -> LoggedTarget:
     return systemd(options.unit, user=options.user)
 
 
-_TARGETS: Final[dict[str, Callable[[argparse.Namespace], LoggedTarget]]] = {"unit": _unit}
+def _container(options: argparse.Namespace) -> LoggedTarget:
+    from vllm_startup.targets import container
+
+    return container(options.container, engine=options.engine)
+
+
+_TARGETS: Final[dict[str, Callable[[argparse.Namespace], LoggedTarget]]] = {
+    "unit": _unit,
+    "container": _container,
+}
 """What makes the target of each option."""
