@@ -25,12 +25,12 @@ PHASES = [
     *("launching", "configuring", "initializing", "loading_weights", "compiling"),
     *("allocating_kv_cache", "warming_up", "starting_server", "ready"),
 ]
-WAYS: dict[Way, int] = {  # and how the caller ends then
-    "cancel": 0,
-    "raise": 0,
-    "SIGINT": -signal.SIGINT,
-    "SIGTERM": -signal.SIGTERM,
-    "SIGKILL": -signal.SIGKILL,
+WAYS: dict[Way, set[int]] = {  # and how the caller ends then
+    "cancel": {0},
+    "raise": {0},
+    "SIGINT": {-signal.SIGINT, 1},  # CPython forgets it where another thread runs `exec` at that moment
+    "SIGTERM": {-signal.SIGTERM},
+    "SIGKILL": {-signal.SIGKILL},
 }
 
 
@@ -69,11 +69,11 @@ def call(traces: Traces, way: Way, phase: str) -> subprocess.CompletedProcess[st
 def test_nothing_is_left(way: Way, phase: str, traces: Traces) -> None:
     done = call(traces, way, phase)
 
-    assert done.returncode == WAYS[way], done
+    assert done.returncode in WAYS[way], done
     told = [words["phase"] for words in map(json.loads, done.stdout.splitlines()) if "phase" in words]
     # A busy machine may see a phase only when it is over, and the process after its first lines.
     assert max(map(PHASES.index, told)) >= PHASES.index(phase)
-    if WAYS[way] == 0 or way == "SIGINT":  # the caller itself has ended it
+    if way in {"cancel", "raise", "SIGINT"}:  # the caller itself has ended it
         assert traces.all() == []
     assert eventually(lambda: not traces.all()), traces.all()
 
