@@ -70,6 +70,7 @@ def test_nothing_is_left(way: Way, phase: str, traces: Traces) -> None:
     done = call(traces, way, phase)
 
     assert done.returncode in WAYS[way], done
+    assert way != "SIGINT" or done.stderr.rstrip().endswith("KeyboardInterrupt"), done
     told = [words["phase"] for words in map(json.loads, done.stdout.splitlines()) if "phase" in words]
     # A busy machine may see a phase only when it is over, and the process after its first lines.
     assert max(map(PHASES.index, told)) >= PHASES.index(phase)
