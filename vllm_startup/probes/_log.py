@@ -19,6 +19,7 @@ from vllm_startup._blocking import BlockingRunner
 from vllm_startup._log.packing import compression, decoder
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, ProbeNote
+from vllm_startup.probes._files import Files, FileStatus, LocalFiles, OpenFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -140,9 +141,11 @@ class FileFollower:
     `step` in a thread has been cancelled.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None, *, slice_bytes: int = SLICE_BYTES) -> None:
         self._path = path
-        self._fd: int | None = None
+        self._files = files or LocalFiles()
+        self._slice_bytes = slice_bytes
+        self._file: OpenFile | None = None
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._history_end = 0
@@ -173,7 +176,7 @@ class FileFollower:
         return taken
 
     def step(self) -> None:
-        """Look once, and read at most `SLICE_BYTES`; nothing while `take` has something to give.
+        """Look once, and read at most ``slice_bytes``; nothing while `take` has something to give.
 
         Raises:
             OSError: The log cannot be opened or read.
@@ -183,7 +186,7 @@ class FileFollower:
             return
         self._more = False
         there = self._stat()
-        if self._fd is None:
+        if self._file is None:
             if there is None:
                 self._tell_missing("there is no log at {path} yet")
                 return
@@ -200,15 +203,15 @@ class FileFollower:
             ValueError: Something else than a regular file is at its place.
         """
         settled = not self._waiting or self._told_partial is not None
-        return settled and not self.behind and self._fd is not None and self._unchanged(self._stat())
+        return settled and not self.behind and self._file is not None and self._unchanged(self._stat())
 
     def close(self) -> None:
         """Close the file."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
-    def _unchanged(self, there: os.stat_result | None) -> bool:
+    def _unchanged(self, there: FileStatus | None) -> bool:
         """Whether this look can end after its one `os.stat`, as most do."""
         return (
             there is not None
@@ -216,9 +219,9 @@ class FileFollower:
             and there.st_size == self._offset
         )
 
-    def _stat(self) -> os.stat_result | None:
+    def _stat(self) -> FileStatus | None:
         try:
-            there = self._path.stat()
+            there = self._files.stat(self._path)
         except FileNotFoundError:
             return None
         except NotADirectoryError:
@@ -227,39 +230,38 @@ class FileFollower:
         return there
 
     def _open(self, *, live: bool) -> None:
-        # O_NONBLOCK: a named pipe that took the file's place meanwhile must not block the open.
         try:
-            fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            file = self._files.open(self._path)
         except PermissionError as error:
             message = f"log {str(self._path)!r} may not be read by this user"
             raise PermissionError(errno.EACCES, message) from error
-        status = os.fstat(fd)
+        status = file.stat()
         if not stat.S_ISREG(status.st_mode):  # it took the log's place since the look
-            os.close(fd)
+            file.close()
             _check_regular(status, self._path)
         self.close()
-        self._fd = fd
+        self._file = file
         self._identity = (status.st_dev, status.st_ino)
         self._offset = 0
         self._history_end = 0 if live else status.st_size
         if not self._opened:
             self._opened = True
             self._caught_up = not self._history_end
-            self._ready.append(self._opening(fd, status.st_mtime))
+            self._ready.append(self._opening(file, status.st_mtime))
 
-    def _opening(self, fd: int, modified_at: float) -> LogOpened:
+    def _opening(self, file: OpenFile, modified_at: float) -> LogOpened:
         if not self._history_end:
             return LogOpened(source=str(self._path))
-        data = os.pread(fd, TAIL_BYTES, max(0, self._history_end - TAIL_BYTES))
+        data = file.pread(TAIL_BYTES, max(0, self._history_end - TAIL_BYTES))
         lines = LineSplitter().feed(data + b"\n")
         return LogOpened(source=str(self._path), modified_at=modified_at, tail=tuple(lines[-TAIL_LINES:]))
 
     def _read(self) -> bool:
         """Read a slice; False at the end of what there is."""
-        assert self._fd is not None
+        assert self._file is not None
         history = self._offset < self._history_end
-        size = min(SLICE_BYTES, self._history_end - self._offset) if history else SLICE_BYTES
-        data = os.pread(self._fd, size, self._offset)
+        size = min(self._slice_bytes, self._history_end - self._offset) if history else self._slice_bytes
+        data = self._file.pread(size, self._offset)
         if not data:
             return False
         if not self._offset:
@@ -270,9 +272,9 @@ class FileFollower:
         self._tell_caught_up()
         return True
 
-    def _look_for_replacement(self, there: os.stat_result | None) -> None:
-        assert self._fd is not None
-        if os.fstat(self._fd).st_size < self._offset:
+    def _look_for_replacement(self, there: FileStatus | None) -> None:
+        assert self._file is not None
+        if self._file.stat().st_size < self._offset:
             self._tell(self._splitter.finish(), history=False)
             self._offset = self._history_end = 0
             self._read()
@@ -357,7 +359,7 @@ def _file_system(where: str, mounts: str) -> str:
     return kind
 
 
-def _check_regular(status: os.stat_result, path: Path) -> None:
+def _check_regular(status: FileStatus, path: Path) -> None:
     mode = status.st_mode
     if stat.S_ISREG(mode):
         return
