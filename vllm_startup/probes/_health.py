@@ -24,6 +24,7 @@ from vllm_startup.probes._tiers import (
     judge_models,
     judge_task,
 )
+from vllm_startup.probes._tunnel import TunnelConnector
 
 if TYPE_CHECKING:
     import os
@@ -32,7 +33,9 @@ if TYPE_CHECKING:
     import httpx
 
     from vllm_startup._readings import Reading, Tier
+    from vllm_startup._url import ServerAddress
     from vllm_startup.probes._connect import State
+    from vllm_startup.probes._tunnel import Route
 
 LOCAL_POLL_S: Final = 0.04
 """Ready is to be noticed within 30 ms (median); a refused connect on this machine costs 12 µs."""
@@ -68,6 +71,7 @@ class HealthProbe:
         verify: Whether to check the server's certificate, or a file or folder of CA certificates. None:
             not on this machine, where certificates are self-signed; everywhere else.
         tree_pids: The watched processes, for telling whose socket listens; None: nobody can tell.
+        route: The tunnel that leads to it, where it is not reached directly.
         transport: Answers requests instead of the network; the port then counts as listening.
 
     Raises:
@@ -84,6 +88,7 @@ class HealthProbe:
         api_key: str | None = None,
         verify: bool | str | os.PathLike[str] | None = None,
         tree_pids: Callable[[], Collection[int]] | None = None,
+        route: Route | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         if until not in TIERS:
@@ -92,11 +97,12 @@ class HealthProbe:
         self._tiers = TIERS[1 : TIERS.index(until) + 1]
         self._model = _checked_model(model)
         self._tree_pids = tree_pids
-        self._connector = None if transport is not None else Connector(address)
+        self._connector = None if transport is not None else _connector(address, route)
         self._http = HttpClient(
             address,
             api_key=_checked_key(api_key),
             verify=_checked_verify(verify, address.loopback),
+            tunnel=None if route is None else route.path,
             transport=transport,
         )
         self._finder = ListenerFinder(self._inodes)
@@ -311,6 +317,10 @@ def _checked_model(model: str | None) -> str | None:
     if not model.strip():
         raise ValueError("model must not be empty; None is any model")
     return model
+
+
+def _connector(address: ServerAddress, route: Route | None) -> Connector | TunnelConnector:
+    return Connector(address) if route is None else TunnelConnector(route)
 
 
 def _checked_key(api_key: str | None) -> str | None:

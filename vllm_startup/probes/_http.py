@@ -77,6 +77,7 @@ class HttpClient:
         address: The server.
         api_key: Sent as a bearer token where a request asks for it; it never leaves otherwise.
         verify: Whether to check the server's certificate, or a file or folder of CA certificates.
+        tunnel: The unix socket that leads to the server, where a tunnel does.
         transport: Answers instead of the network.
     """
 
@@ -86,9 +87,11 @@ class HttpClient:
         *,
         api_key: str | None = None,
         verify: bool | str | os.PathLike[str] = True,
+        tunnel: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._address = address
+        self._tunnel = tunnel
         self._api_key = api_key
         self._verify = verify
         self._transport = transport
@@ -106,7 +109,7 @@ class HttpClient:
         _warm_anyio()
         limits = httpx.Limits(max_connections=2, max_keepalive_connections=1, keepalive_expiry=KEEPALIVE_S)
         self._transport = httpx.AsyncHTTPTransport(
-            verify=self._tls(), trust_env=False, limits=limits, uds=self._address.uds
+            verify=self._tls(), trust_env=False, limits=limits, uds=self._tunnel or self._address.uds
         )
 
     async def request(
@@ -227,7 +230,9 @@ class HttpClient:
 
         if (tls := _tls_error(error)) is not None:
             return Failure("tls", _tls_detail(tls))
-        if isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
+        # Through a tunnel, that is how a refusal looks.
+        refused = self._tunnel is not None and _is_transient(error)
+        if refused or isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout)):
             return Failure("connect", str(error) or type(error).__name__)
         return Failure("protocol", self._clean(_protocol_detail(error, self._address.scheme)))
 
