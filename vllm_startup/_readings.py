@@ -49,12 +49,15 @@ class LogOpened(Reading):
         modified_at: When the file was last written to before the watch, in seconds since the Unix
             epoch; None for a stream, or an empty file.
         tail: The last lines that it held then, which were written at about that time.
+        clock_ahead_s: How far the clock of the machine that wrote it is ahead of ours, in seconds;
+            ``modified_at`` and the lines' own stamps are by that clock.
     """
 
     source: str
     stream: bool = False
     modified_at: float | None = attrs.field(default=None, validator=_finite)
     tail: tuple[str, ...] = ()
+    clock_ahead_s: float = 0.0
 
 
 @attrs.frozen(kw_only=True)

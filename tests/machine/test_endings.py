@@ -97,6 +97,11 @@ def test_an_engine_that_exits_under_a_living_parent_ends_the_start() -> None:
     assert ended_at(run) == 20.0
 
 
+def test_an_engine_that_ends_after_the_main_process_is_what_followed() -> None:
+    run = watch([*START, (5, died(signal=9)), (5.1, died(20, code=0, name="VLLM::EngineCore"))], until_s=60)
+    assert (cause(run).kind, cause(run).fields["signal"]) == ("process_killed", 9)
+
+
 def test_an_engine_that_vanishes_is_told_as_such() -> None:
     rows: list[Seen] = [*START, (9, died(20, "VLLM::EngineCore")), (9, tree(server()))]
     run = watch(rows, until_s=60)

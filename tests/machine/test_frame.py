@@ -58,6 +58,32 @@ def test_a_probe_that_breaks_and_recovers_is_told_once_each() -> None:
     ]
 
 
+def test_what_several_probes_meet_together_is_told_once() -> None:
+    """Such as a lost connection, over which all of them go."""
+    machine = StartupMachine(Terms())
+    lost, other = ProbeBroken(error="the connection is lost"), ProbeBroken(error="no such file")
+    rows = [
+        (1, "process", lost),
+        (2, "gpu", lost),
+        (3, "log", other),
+        (4, "gpu", ProbeRecovered()),
+        (5, "process", ProbeRecovered()),
+        (6, "gpu", lost),
+    ]
+    events = [
+        event
+        for at, probe, reading in rows
+        for event in machine.feed(Observation(at=at, probe=probe, reading=reading))
+    ]
+    assert [(e.event, e.at) for e in events if e.event.startswith("probe")] == [
+        ("probe_broken", 1),
+        ("probe_broken", 3),
+        ("probe_recovered", 5),
+        ("probe_broken", 6),
+    ]
+    assert set(machine.bringup.broken) == {"gpu", "log"}
+
+
 def test_a_note_is_told_once() -> None:
     note = ProbeNote(code="nvml_unavailable", text="no NVML here")
     run = watch([(1, note), (2, note), (3, ProbeNote(code="nvml_unavailable", text="other"))])

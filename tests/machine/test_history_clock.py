@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from scene import BANNER, INIT, Seen, core, found, log, opened, server, tree, watch
 
@@ -60,6 +62,27 @@ def test_a_container_in_another_zone_is_told_by_the_time_of_its_file() -> None:
     run = watch(rows, wall=NOON, until_s=5)
     assert len(run.report.attempts) == 1
     assert run.report.started_at == "2026-11-30T11:58:55.000Z"
+
+
+@pytest.mark.parametrize("ahead_s", [-300.0, 300.0, 7200.0])
+def test_a_writer_whose_clock_is_known_to_be_another_is_read_by_that(ahead_s: float) -> None:
+    """Without that, its stamps lie before the start of the process, which would be another one's."""
+    began = NOON + ahead_s - 60
+    clock = datetime.fromtimestamp(began, UTC).strftime("%H:%M:%S")
+    later = datetime.fromtimestamp(began + 40, UTC).strftime("%H:%M:%S")
+    lines = [at(clock), at(later, INIT, name="EngineCore", pid=20)]
+    opening = LogOpened(source="log", modified_at=began + 40, tail=(lines[-1],), clock_ahead_s=ahead_s)
+    rows: list[Seen] = [
+        (0, opening),
+        (0, found(age_s=62.0, started_at=began - 2)),
+        (0, tree(server(), core())),
+        (0.1, log(*lines, history=True)),
+        (0.2, LogCaughtUp()),
+    ]
+    run = watch(rows, wall=NOON, until_s=5)
+    assert len(run.report.attempts) == 1
+    assert run.report.started_at == "2026-11-30T11:58:58.000Z"  # by our clock
+    assert run.phases["initializing"] == pytest.approx(42, abs=1.5)
 
 
 @pytest.mark.parametrize("stamp", ["00:00:00", "23:59:59"])

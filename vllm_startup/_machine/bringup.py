@@ -43,6 +43,7 @@ class Bringup:
         self.terms = terms
         self.source = Source(since=history.called_at)
         self.broken: dict[str, str] = {}
+        self._untold: set[str] = set()  # broken by what was told of another one
         self.warnings: dict[tuple[str, str], None] = {}
         self._history = history
         self._sink = emit
@@ -148,7 +149,7 @@ class Bringup:
 
     def _log_opened(self, _at: float, _probe: str, reading: r.LogOpened) -> None:
         self.source.opened, self.source.stream = True, reading.stream
-        self._history.anchor(reading.tail, reading.modified_at)
+        self._history.anchor(reading.tail, reading.modified_at, reading.clock_ahead_s)
         self._log_modified_at = reading.modified_at
 
     def _log_lines(self, at: float, _probe: str, reading: r.LogLines) -> None:
@@ -311,17 +312,26 @@ class Bringup:
     # --- the watch -----------------------------------------------------------------------
 
     def _probe_broken(self, at: float, probe: str, reading: r.ProbeBroken) -> None:
-        if probe not in self.broken:
-            error = self.broken[probe] = clean(reading.error)
-            self.warnings["probe_broken", f"probe {probe}: {error}"] = None
-            self._emit(ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=error))
+        if probe in self.broken:
+            return
+        error = clean(reading.error)
+        shared = error in self.broken.values()  # such as a lost connection, which all of them go over
+        self.broken[probe] = error
+        if shared:
+            self._untold.add(probe)
+            return
+        self.warnings["probe_broken", f"probe {probe}: {error}"] = None
+        self._emit(ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=error))
 
     def _probe_recovered(self, at: float, probe: str, _reading: r.ProbeRecovered) -> None:
         if probe in self.broken:
             if not self.armed:
                 self.attempt.activity.watched_since = at
             del self.broken[probe]
-            self._emit(ProbeRecovered(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe))
+            if probe in self._untold:
+                self._untold.remove(probe)
+            else:
+                self._emit(ProbeRecovered(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe))
 
     def _probe_note(self, at: float, _probe: str, reading: r.ProbeNote) -> None:
         self.warn(at, reading.code, reading.text)

@@ -55,7 +55,7 @@ class Ending:
         self.alive.discard(reading.pid)
         if reading.root and self.root is None:
             self.root, self.root_at = reading, at
-        elif not reading.root and _matters(reading):
+        elif not reading.root and self.root is None and _matters(reading):  # else it is what followed
             self._children.append((at, reading))
 
     def killed_for_memory(self, at: float, limit_bytes: int | None) -> None:

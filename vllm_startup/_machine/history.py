@@ -28,15 +28,18 @@ class HistoryClock:
         called_at: When the watch began, on its own clock.
         wall: The same moment in seconds since the Unix epoch; None where unknown.
         utc_offset_s: The watcher's zone.
+        ahead_s: How far the writer's clock is known to be ahead of the watcher's.
     """
 
     called_at: float
     wall: float | None = None
     utc_offset_s: float = 0.0
     shift_s: float = 0.0
+    ahead_s: float = 0.0
 
-    def anchor(self, tail: Iterable[str], modified_at: float | None) -> None:
-        """Learn how far the stamps are off, from the last lines of a file and its time."""
+    def anchor(self, tail: Iterable[str], modified_at: float | None, ahead_s: float) -> None:
+        """Learn how far the stamps are off: from the writer's clock, a file's last lines and its time."""
+        self.ahead_s = ahead_s
         if self.wall is None or modified_at is None:
             return
         reader = LineReader()
@@ -49,7 +52,7 @@ class HistoryClock:
         """The time of a line that was read at ``at``; ``at`` itself where nobody can tell."""
         if line.stamp_s is None or self.wall is None:
             return at
-        now = self.wall + (at - self.called_at)
+        now = self.wall + (at - self.called_at) + self.ahead_s
         return at - max(0.0, self._lag(line.stamp_s, now) - self.shift_s)
 
     def _lag(self, stamp_s: float, now: float) -> float:
