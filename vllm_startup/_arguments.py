@@ -8,7 +8,7 @@ port stands in no environment variable: ``VLLM_PORT`` is the first of its intern
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -87,7 +87,11 @@ class ServerArguments:
 
 
 def parse_command(
-    command: Sequence[str], *, environ: Mapping[str, str] | None = None, cwd: str | None = None
+    command: Sequence[str],
+    *,
+    environ: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    read: Callable[[Path], str] | None = None,
 ) -> ServerArguments | None:
     """Read the arguments of the vLLM server that a command starts.
 
@@ -97,23 +101,28 @@ def parse_command(
         command: The program and its arguments.
         environ: The environment that it gets.
         cwd: Its working directory, for relative paths.
+        read: Reads a config file where that is on another machine; may raise OSError.
 
     Returns:
         None where the command starts no vLLM server, or starts it inside a script.
     """
     found = find_server(command, environ)
-    return None if found is None else read_arguments(found, cwd=cwd)
+    return None if found is None else read_arguments(found, cwd=cwd, read=read)
 
 
-def read_arguments(server: ServerCommand, *, cwd: str | None = None) -> ServerArguments:
+def read_arguments(
+    server: ServerCommand, *, cwd: str | None = None, read: Callable[[Path], str] | None = None
+) -> ServerArguments:
     """Read the arguments of a server that was found."""
-    return _read(given_options(server, cwd=cwd), server.environ, cwd)
+    return _read(given_options(server, cwd=cwd, read=read), server.environ, cwd)
 
 
-def given_options(server: ServerCommand, *, cwd: str | None = None) -> dict[str, list[str]]:
+def given_options(
+    server: ServerCommand, *, cwd: str | None = None, read: Callable[[Path], str] | None = None
+) -> dict[str, list[str]]:
     """Each option under its long name with its words, those of the config file too; ``""`` for the model."""
     given: dict[str, list[str]] = {}
-    for name, words in _options(_with_config(list(server.arguments), cwd)):
+    for name, words in _options(_with_config(list(server.arguments), cwd, read or _config_text)):
         if name in _FLAGS or (name and words):
             given[name] = words
         elif words:
@@ -193,7 +202,7 @@ def _is_number(word: str) -> bool:
     return word[1:].replace(".", "", 1).isdigit()
 
 
-def _with_config(arguments: list[str], cwd: str | None) -> list[str]:
+def _with_config(arguments: list[str], cwd: str | None, read: Callable[[Path], str]) -> list[str]:
     """The arguments with those of the config file before them, as vLLM puts them together.
 
     vLLM reads the file only where ``--config`` and its path are two words.
@@ -202,7 +211,7 @@ def _with_config(arguments: list[str], cwd: str | None) -> list[str]:
         return arguments
     path = arguments[arguments.index("--config") + 1]
     told = arguments[: 0 if arguments[0].startswith("-") else 1]
-    return [*told, *_config_arguments(Path(cwd or ".", path)), *arguments[len(told) :]]
+    return [*told, *_config_arguments(Path(cwd or ".", path), read), *arguments[len(told) :]]
 
 
 def _read(given: Mapping[str, Sequence[str]], environ: Mapping[str, str], cwd: str | None) -> ServerArguments:
@@ -245,10 +254,14 @@ def _decimal(text: str | None) -> float | None:
 # --- the config file --------------------------------------------------------------------------
 
 
-def _config_arguments(path: Path) -> list[str]:
+def _config_text(path: Path) -> str:
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.read(_MOST_CONFIG_BYTES)
+
+
+def _config_arguments(path: Path, read: Callable[[Path], str]) -> list[str]:
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(_MOST_CONFIG_BYTES)
+        text = read(path)
     except OSError:
         return []
     arguments: list[str] = []

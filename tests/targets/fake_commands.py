@@ -103,6 +103,9 @@ class FakeCommands:
             stderr=asyncio.subprocess.PIPE,
         )
 
+    async def check(self, status: int) -> None:
+        """It is always reached."""
+
 
 def _lines(entries: Sequence[dict[str, Any]]) -> str:
     return "".join(json.dumps(found) + "\n" for found in entries)

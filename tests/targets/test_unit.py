@@ -356,7 +356,7 @@ async def test_the_processs_probe_leaves_the_end_to_the_units() -> None:
 
     async with watched() as unit:
         process = Process()
-        probe = SupervisedProcess(process, unit.probe)  # type: ignore[arg-type]
+        probe = SupervisedProcess(process, unit.probe.ended)  # type: ignore[arg-type]
         assert [type(found) for found in await probe.sample(0.0)] == [ProcessFound, ProcessExited]
         assert (probe.name, probe.interval_s, probe.limit_s) == ("process", 0.0, None)
         await probe.aclose()

@@ -329,11 +329,11 @@ def _sample(target: Target, memory: Memory, owners: Owners | None, tree: Collect
         uuid=target.uuid,
         used_bytes=memory.used,
         total_bytes=memory.total,
-        tree_bytes=_tree_bytes(owners, tree),
+        tree_bytes=tree_bytes(owners, tree),
     )
 
 
-def _tree_bytes(owners: Owners | None, tree: Collection[int]) -> int | None:
+def tree_bytes(owners: Owners | None, tree: Collection[int]) -> int | None:
     """Sum what the tree holds on one GPU; None when it is not told, for any process of the tree.
 
     ``tree`` is empty when the driver names none of its processes on any GPU: then the pids are

@@ -124,6 +124,29 @@ def read_file(path: str) -> bytes | None:
         os.close(fd)
 
 
+def parse_stat(pid: int, text: bytes, *, booted_at: float, tick_s: float, page_bytes: int) -> Stat:
+    """Read a process's line in ``/proc/PID/stat`` (proc(5)).
+
+    Raises:
+        ValueError: It is not whole.
+    """
+    # The name may hold blanks and brackets: the last bracket ends it.
+    opening, closing = text.index(b"("), text.rindex(b")")
+    fields = text[closing + 2 :].split()
+    if len(fields) < 22:
+        raise ValueError(f"the stat of process {pid} is cut")
+    return Stat(
+        pid=pid,
+        ppid=int(fields[1]),
+        started_at=booted_at + int(fields[19]) * tick_s,
+        program=text[opening + 1 : closing].decode("utf-8", "replace"),
+        status=_STATUS.get(fields[0].decode("ascii", "replace"), "running"),
+        cpu_s=(int(fields[11]) + int(fields[12])) * tick_s,
+        children_cpu_s=(int(fields[13]) + int(fields[14])) * tick_s,
+        rss_bytes=int(fields[21]) * page_bytes,
+    )
+
+
 class ProcSystem:
     """Linux's ``/proc``.
 
@@ -147,18 +170,8 @@ class ProcSystem:
         text = read_file(f"{self._root}/{pid}/stat")
         if not text:
             return None
-        # The name may hold blanks and brackets: the last bracket ends it.
-        opening, closing = text.index(b"("), text.rindex(b")")
-        fields = text[closing + 2 :].split()
-        return Stat(
-            pid=pid,
-            ppid=int(fields[1]),
-            started_at=self._booted_at + int(fields[19]) * self._tick_s,
-            program=text[opening + 1 : closing].decode("utf-8", "replace"),
-            status=_STATUS.get(fields[0].decode("ascii", "replace"), "running"),
-            cpu_s=(int(fields[11]) + int(fields[12])) * self._tick_s,
-            children_cpu_s=(int(fields[13]) + int(fields[14])) * self._tick_s,
-            rss_bytes=int(fields[21]) * self._page_bytes,
+        return parse_stat(
+            pid, text, booted_at=self._booted_at, tick_s=self._tick_s, page_bytes=self._page_bytes
         )
 
     def arguments(self, pid: int) -> tuple[str, ...]:

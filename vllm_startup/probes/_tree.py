@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import ProbeNote, ProcessSample, ProcessTree, Reading
-from vllm_startup.probes._family import Family, family_of
+from vllm_startup.probes._family import Family, Member, family_of
 from vllm_startup.probes._system import Stat, System, existing, this_system
 
 if TYPE_CHECKING:
@@ -81,18 +81,30 @@ class TreeProbe:
 
     def _read(self, family: Family) -> ProcessTree:
         members = family.scan(max_age_s=self.interval_s / 2).members
-        samples = (self._sample(member.name, member.stat) for member in members if member.stat is not None)
-        return ProcessTree(root=self._pid, processes=tuple(samples))
+        return tree_of(self._pid, members, self._system)
 
-    def _sample(self, name: str, stat: Stat) -> ProcessSample:
-        return ProcessSample(
-            pid=stat.pid,
-            ppid=stat.ppid,
-            started_at=stat.started_at,
-            name=name,
-            cpu_s=stat.cpu_s,
-            children_cpu_s=stat.children_cpu_s,
-            rss_bytes=stat.rss_bytes,
-            read_bytes=self._system.read_bytes(stat.pid),
-            status=stat.status,
-        )
+
+def tree_of(root: int, members: Iterable[Member], system: System) -> ProcessTree:
+    """The reading that tells of a tree's processes as they were scanned.
+
+    Args:
+        root: The main process.
+        members: The tree, from `Family.scan`.
+        system: Where it was scanned.
+    """
+    samples = (_sample(member.name, member.stat, system) for member in members if member.stat is not None)
+    return ProcessTree(root=root, processes=tuple(samples))
+
+
+def _sample(name: str, stat: Stat, system: System) -> ProcessSample:
+    return ProcessSample(
+        pid=stat.pid,
+        ppid=stat.ppid,
+        started_at=stat.started_at,
+        name=name,
+        cpu_s=stat.cpu_s,
+        children_cpu_s=stat.children_cpu_s,
+        rss_bytes=stat.rss_bytes,
+        read_bytes=system.read_bytes(stat.pid),
+        status=stat.status,
+    )

@@ -56,6 +56,17 @@ class Commands(Protocol):
         """
         ...
 
+    async def check(self, status: int) -> None:
+        """Look whether a command that was started has ended because its machine cannot be reached.
+
+        Args:
+            status: Its exit status.
+
+        Raises:
+            OSError: That is why.
+        """
+        ...
+
 
 class LocalCommands:
     """Runs commands on this machine."""
@@ -93,3 +104,6 @@ class LocalCommands:
             start_new_session=True,
             env={**os.environ, **_LOCALE},
         )
+
+    async def check(self, status: int) -> None:
+        """This machine is always reached."""

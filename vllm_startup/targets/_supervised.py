@@ -1,4 +1,4 @@
-"""The probe of a unit's main process."""
+"""The probe of a main process that something supervises."""
 
 from __future__ import annotations
 
@@ -6,28 +6,29 @@ from collections.abc import Iterable
 
 from vllm_startup._readings import ProcessExited, Reading
 from vllm_startup.probes._process import ProcessProbe
-from vllm_startup.targets._unit import UnitProbe
+from vllm_startup.targets._place import Heard
 
 
 class SupervisedProcess:
-    """The probe of a unit's main process, whose end systemd knows better.
+    """The probe of a main process whose supervisor hears of the ends first, and may know them better.
 
     Args:
         probe: The probe of the process.
-        unit: The probe of its unit.
+        heard: The supervisor's.
     """
 
-    def __init__(self, probe: ProcessProbe, unit: UnitProbe) -> None:
+    def __init__(self, probe: ProcessProbe, heard: Heard | None) -> None:
         self.name = probe.name
         self.interval_s = probe.interval_s
         self.limit_s = probe.limit_s
         self._probe = probe
-        self._unit = unit
+        self._heard = heard
 
     async def sample(self, now: float) -> Iterable[Reading]:
-        """What the process's probe sees, but for an end of the main process that it cannot tell whole."""
+        """What the process's probe sees, but for ends that are told by somebody else."""
         seen = await self._probe.sample(now)
-        return [r for r in seen if not isinstance(r, ProcessExited) or self._unit.ended(r)]
+        heard = self._heard
+        return [r for r in seen if heard is None or not isinstance(r, ProcessExited) or heard(r)]
 
     async def aclose(self) -> None:
         """Close the process's probe."""

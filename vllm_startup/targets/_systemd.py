@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 import attrs
 
-from vllm_startup.targets._commands import Commands, LocalCommands
-from vllm_startup.targets._following import FollowingProbe, MainProcess
+from vllm_startup.targets._following import MainProcess
+from vllm_startup.targets._here import Here
 from vllm_startup.targets._journal import Journal
-from vllm_startup.targets._supervised import SupervisedProcess
+from vllm_startup.targets._place import Place
 from vllm_startup.targets._systemctl import Systemctl, UnitState, output_file
 from vllm_startup.targets._target import Site, TargetError
 from vllm_startup.targets._transcript import recent, written
 from vllm_startup.targets._unit import UnitProbe
 
-if TYPE_CHECKING:
-    from vllm_startup.probes import TreeProbe
-    from vllm_startup.probes._protocol import Probe
-
-
 _SCRIPT_WORDS: Final = 3  # bash -l /opt/start-vllm.sh
-_SCRIPT_BYTES: Final = 64 * 1024
 
 
 @attrs.frozen
@@ -37,7 +30,11 @@ class SystemdUnit:
 
     unit: str
     user: bool = attrs.field(default=False, kw_only=True)
-    _commands: Commands = attrs.field(factory=LocalCommands, kw_only=True)
+    _place: Place = attrs.field(factory=Here, kw_only=True)
+
+    def at(self, place: Place) -> SystemdUnit:
+        """The unit of that name on another machine."""
+        return attrs.evolve(self, place=place)
 
     def locate(self, *, gpus: Iterable[int | str] | None = None) -> Site:
         """Find the unit, and say what looks at it. It blocks for some 50 ms.
@@ -54,13 +51,16 @@ class SystemdUnit:
         path = _log_path(systemctl, state)
         journal = self._journal(state, needed=path is None)
         main = MainProcess(state.main_pid)
-        unit = UnitProbe(state, systemctl, journal, main, log=path is None)
-        tree = _tree(main)
+        clock = self._place.clock_ahead_s
+        unit = UnitProbe(state, systemctl, journal, main, log=path is None, clock_ahead_s=clock)
+        chosen = None if gpus is None else list(gpus)
+        serves = not state.starts_container
+        looks = self._place.look_at(main, gpus=chosen, heard=unit.ended, serves=serves)
         return Site(
             name=f"unit {state.name}",
-            url=lambda: _url(state),
-            probes=[unit, *_log_file(path), *_process_probes(state, main, unit, tree, gpus)],
-            tree_pids=None if state.starts_container else lambda: _pids(tree, main),
+            url=lambda: self._url(state),
+            probes=[unit, *([] if path is None else [self._place.log_probe(path)]), *looks.probes],
+            tree_pids=looks.tree_pids,
         )
 
     def read_log(self) -> Iterator[str]:
@@ -74,17 +74,38 @@ class SystemdUnit:
         state = systemctl.find(self.unit)
         path = _log_path(systemctl, state)
         if path is not None:
-            return _lines_of(path)
+            return self._place.read_log(path)
         journal = self._journal(state, needed=True)
         assert journal is not None
         return iter(written(state.name, recent(journal.history())))
 
     def _systemctl(self) -> Systemctl:
-        return Systemctl(self._commands, self.user)
+        return Systemctl(self._place.commands, self.user)
+
+    def _url(self, state: UnitState) -> str | None:
+        from vllm_startup._arguments import parse_command
+
+        if state.main_pid is not None and (url := self._place.url_of(state.main_pid)) is not None:
+            return url
+        for command in (state.command, *self._script(state.command)):
+            found = parse_command(command, environ=state.environment, read=self._place.head)
+            if found is not None:
+                return found.url
+        return None
+
+    def _script(self, command: Sequence[str]) -> Iterator[tuple[str, ...]]:
+        """The commands of the script that a command runs, if it runs one."""
+        for word in command[:_SCRIPT_WORDS]:
+            try:
+                text = self._place.head(word)
+            except OSError:
+                continue
+            if "\0" not in text:
+                yield ("sh", "-c", text)
 
     def _journal(self, state: UnitState, *, needed: bool) -> Journal | None:
         """Its journal; None where that may not be read, and is no log."""
-        journal = Journal(state.name, self.user, self._commands)
+        journal = Journal(state.name, self.user, self._place.commands)
         try:
             journal.check()
         except TargetError:
@@ -112,7 +133,7 @@ def systemd(unit: str, *, user: bool = False) -> SystemdUnit:
     return SystemdUnit(unit, user=user)
 
 
-# --- where its log is, and its address ----------------------------------------------------------
+# --- where its log is ----------------------------------------------------------
 
 
 def _log_path(systemctl: Systemctl, state: UnitState) -> str | None:
@@ -120,80 +141,3 @@ def _log_path(systemctl: Systemctl, state: UnitState) -> str | None:
     if not state.to_file:
         return None
     return state.output.partition(":")[2] or output_file(systemctl.cat(state.name), state.name)
-
-
-def _lines_of(path: str) -> Iterator[str]:
-    with Path(path).open(encoding="utf-8", errors="replace", newline="\n") as file:
-        for line in file:
-            yield line.removesuffix("\n")
-
-
-def _url(state: UnitState) -> str | None:
-    from vllm_startup._arguments import parse_command, url_of_process
-
-    if state.main_pid is not None and (url := url_of_process(state.main_pid)) is not None:
-        return url
-    for command in (state.command, *_script(state.command)):
-        found = parse_command(command, environ=state.environment)
-        if found is not None:
-            return found.url
-    return None
-
-
-def _script(command: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """The commands of the script that a command runs, if it runs one."""
-    for word in command[:_SCRIPT_WORDS]:
-        try:
-            with Path(word).open("rb") as file:
-                text = file.read(_SCRIPT_BYTES)
-        except OSError:
-            continue
-        if b"\0" not in text:
-            yield ("sh", "-c", text.decode("utf-8", "replace"))
-
-
-# --- what looks at it -----------------------------------------------------------------------------
-
-
-def _log_file(path: str | None) -> list[Probe]:
-    from vllm_startup.probes import LogFileProbe
-
-    return [] if path is None else [LogFileProbe(path)]
-
-
-def _tree(main: MainProcess) -> FollowingProbe[TreeProbe]:
-    from vllm_startup.probes import TreeProbe
-
-    return FollowingProbe("tree", main, TreeProbe)
-
-
-def _pids(tree: FollowingProbe[TreeProbe], main: MainProcess) -> Collection[int]:
-    """The processes of the start that is watched."""
-    if tree.probe is not None:
-        return tree.probe.pids
-    return () if main.pid is None else (main.pid,)
-
-
-def _process_probes(
-    state: UnitState,
-    main: MainProcess,
-    unit: UnitProbe,
-    tree: FollowingProbe[TreeProbe],
-    gpus: Iterable[int | str] | None,
-) -> list[Probe]:
-    from vllm_startup.probes import CacheProbe, CgroupProbe, GpuProbe, ProcessProbe
-
-    root = FollowingProbe("process", main, lambda pid: SupervisedProcess(ProcessProbe(pid), unit))
-    chosen = None if gpus is None else list(gpus)
-    GpuProbe(gpus=chosen)  # refuses nonsense now
-    if state.starts_container:  # what its client does says nothing of the server
-        return [root, GpuProbe(gpus=chosen)]
-    return [
-        root,
-        tree,
-        FollowingProbe(
-            "gpu", main, lambda pid: GpuProbe(gpus=chosen, pid=pid, tree_pids=lambda: _pids(tree, main))
-        ),
-        FollowingProbe("caches", main, CacheProbe),
-        FollowingProbe("cgroup", main, CgroupProbe),
-    ]

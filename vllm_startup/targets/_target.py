@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import attrs
 
 from vllm_startup.probes._protocol import Probe
+
+if TYPE_CHECKING:
+    from vllm_startup._url import ServerAddress
+    from vllm_startup.probes._tunnel import Route
 
 
 class TargetError(ValueError):
@@ -19,6 +23,10 @@ class TargetError(ValueError):
 
 def _unknown() -> None:
     return None
+
+
+def _nothing() -> None:
+    pass
 
 
 @attrs.frozen(kw_only=True)
@@ -33,12 +41,18 @@ class Site:
             attribute ``follows_restarts = True``.
         tree_pids: Returns the server's processes on this machine, for telling whose socket listens;
             None: nobody can tell.
+        route: Makes the tunnel to an address of this kind; None where this machine reaches it. It is
+            asked where the caller names no address, or one on loopback: that is the other machine's.
+        close: Releases what the probes do not, where the site is not watched after all. It may be called
+            more than once, and from any thread.
     """
 
     name: str
     probes: Sequence[Probe]
     url: Callable[[], str | None] = _unknown
     tree_pids: Callable[[], Collection[int]] | None = None
+    route: Callable[[ServerAddress], Route] | None = None
+    close: Callable[[], None] = _nothing
 
     def locate(self, *, gpus: Iterable[int | str] | None = None) -> Site:
         """Itself: a site is a target that has been located."""

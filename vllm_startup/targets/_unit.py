@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -54,6 +54,7 @@ class UnitProbe:
         journal: Its journal; None where that may not be read.
         main: What it sets.
         log: Whether the journal is the server's log, too.
+        clock_ahead_s: Returns how far the clock of the unit's machine is ahead of this one's.
     """
 
     name: str = "unit"
@@ -61,8 +62,16 @@ class UnitProbe:
     follows_restarts: bool = True
 
     def __init__(
-        self, state: UnitState, systemctl: Systemctl, journal: Journal | None, main: MainProcess, *, log: bool
+        self,
+        state: UnitState,
+        systemctl: Systemctl,
+        journal: Journal | None,
+        main: MainProcess,
+        *,
+        log: bool,
+        clock_ahead_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self._clock_ahead_s = clock_ahead_s
         self._state = state
         self._unit = state.name
         self._systemctl = systemctl
@@ -165,7 +174,14 @@ class UnitProbe:
             return
         lines = written(self._unit, entries, self._transcript)
         tail = tuple(lines[-TAIL_LINES:])
-        self._ready.append(LogOpened(source=source, modified_at=entries[-1].at_s, tail=tail))
+        self._ready.append(
+            LogOpened(
+                source=source,
+                modified_at=entries[-1].at_s,
+                tail=tail,
+                clock_ahead_s=self._clock_ahead_s(),
+            )
+        )
         self._ready.extend(batches(lines, history=True))
         self._ready.append(LogCaughtUp())
 
