@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -18,12 +20,14 @@ from vllm_startup._rules import Rule
 from vllm_startup._startup import Startup
 from vllm_startup._sync import in_own_loop
 from vllm_startup._timeouts import Timeouts
+from vllm_startup._url import parse_url
 from vllm_startup.probes._protocol import Probe
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
 
     from vllm_startup.probes._stream import Reader
+    from vllm_startup.probes._tunnel import Route
     from vllm_startup.targets._target import Site, Target
 
 DEFAULT_URL = "http://127.0.0.1:8000"
@@ -74,26 +78,31 @@ def watch(
     if record is not None and isinstance(log, str | os.PathLike) and _same_file(log, record):
         raise ValueError(f"record and log must be two files: a recording replaces what is in {str(record)!r}")
     site = target.locate(gpus=gpus) if target is not None else _site_here(process, pid, log, gpus)
-    looking = list(site.probes)
-    address: str | None = None
-    if url is not None or until != "engine":
-        address = url if url is not None else site.url() or DEFAULT_URL
-        looking.append(_health_probe(address, until, model, api_key, verify, site))
-    return Startup(
-        [*looking, *probes],
-        url=address,
-        rules=rules,
-        until=until,
-        stable_for=stable_for,
-        timeouts=timeouts,
-        restarts=restarts,
-        exit_grace=exit_grace,
-        raise_early=raise_early,
-        on_event=on_event,
-        record=record,
-        baseline=baseline,
-        clock=clock,
-    )
+    try:
+        looking = list(site.probes)
+        address: str | None = None
+        if url is not None or until != "engine":
+            address = url if url is not None else site.url() or DEFAULT_URL
+            route = _route(address, site, own=url is None)
+            looking.append(_health_probe(address, until, model, api_key, verify, site, route))
+        return Startup(
+            [*looking, *probes],
+            url=address,
+            rules=rules,
+            until=until,
+            stable_for=stable_for,
+            timeouts=timeouts,
+            restarts=restarts,
+            exit_grace=exit_grace,
+            raise_early=raise_early,
+            on_event=on_event,
+            record=record,
+            baseline=baseline,
+            clock=clock,
+        )
+    except BaseException:
+        site.close()
+        raise
 
 
 async def wait_until_ready(
@@ -165,7 +174,7 @@ async def wait_until_ready(
         OSError: ``record`` cannot be created, or ``baseline`` cannot be read.
     """
     if target is not None:
-        target = await _located(target, gpus)
+        target = await located(target, gpus)
     startup = watch(
         url,
         target=target,
@@ -196,11 +205,29 @@ async def wait_until_ready(
 wait_until_ready_sync = in_own_loop(wait_until_ready)
 
 
-async def _located(target: Target, gpus: Iterable[int | str] | None) -> Site:
-    """Locate a target without keeping the event loop, also when asking takes for ever."""
+async def located(target: Target, gpus: Iterable[int | str] | None = None) -> Site:
+    """Locate a target without keeping the event loop, also when asking takes for ever.
+
+    A caller who is cancelled meanwhile leaves nothing behind: what is found then is closed.
+    """
     runner = BlockingRunner("vllm_startup-locate")
+    left = threading.Event()
+    found: list[Site] = []
+
+    def locate() -> Site:
+        site = target.locate(gpus=gpus)
+        found.append(site)
+        if left.is_set():
+            site.close()
+        return site
+
     try:
-        return await runner.run(partial(target.locate, gpus=gpus))
+        return await runner.run(locate)
+    except asyncio.CancelledError:
+        left.set()
+        for site in found:
+            site.close()
+        raise
     finally:
         runner.close()
 
@@ -303,6 +330,7 @@ def _health_probe(
     api_key: str | None,
     verify: bool | str | os.PathLike[str] | None,
     site: Site,
+    route: Route | None,
 ) -> Probe:
     from vllm_startup.probes import HealthProbe
 
@@ -313,4 +341,13 @@ def _health_probe(
         api_key=api_key,
         verify=verify,
         tree_pids=site.tree_pids,
+        route=route,
     )
+
+
+def _route(url: str, site: Site, *, own: bool) -> Route | None:
+    """The tunnel to an address, where it is the site's own, or on the loopback of another machine."""
+    if site.route is None:
+        return None
+    address = parse_url(url)
+    return site.route(address) if own or address.loopback else None

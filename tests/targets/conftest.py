@@ -1,4 +1,4 @@
-"""A systemd and a container engine of the tests' own, each started once."""
+"""A systemd, a container engine and an OpenSSH server of the tests' own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import sshd as server
 from podman_engine import Podman, what_lacks
+from sshd import Sshd
 from systemd_sandbox import Sandbox, why_not
 
 
@@ -57,3 +59,16 @@ def box(podman: Podman) -> Iterator[Podman]:
     """The same, without any container afterwards."""
     yield podman
     podman.run("rm", "--all", "--force", "--time=0")
+
+
+@pytest.fixture
+def sshd(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sshd]:
+    """Another machine: this one, through an OpenSSH server of the tests' own."""
+    if server.MISSING:
+        if os.environ.get("CI") and os.geteuid() == 0:
+            pytest.fail(server.WHY)
+        pytest.skip(server.WHY)
+    sockets = tmp_path_factory.mktemp("sockets")  # its own, so that what is left behind is seen
+    monkeypatch.setattr("tempfile.tempdir", str(sockets))
+    with server.running(tmp_path_factory.mktemp("gpubox")) as running:
+        yield running

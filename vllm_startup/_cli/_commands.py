@@ -10,8 +10,9 @@ from typing import Final, Protocol, cast
 import attrs
 
 from vllm_startup._cli import _output
+from vllm_startup._cli._interrupt import words_of
 from vllm_startup._cli._parser import PROGRAM, Parser
-from vllm_startup._cli._status import TABLE, Exit, UsageError
+from vllm_startup._cli._status import TABLE, Exit, InterruptedEarlyError, UsageError
 
 _EXAMPLES: Final = """\
 examples:
@@ -106,6 +107,9 @@ def _run(arguments: list[str], commands: Sequence[Entry]) -> int:
     options.command_line = command_line
     try:
         status: int = options.run(options)
+    except InterruptedEarlyError as error:
+        _output.tell(words_of(error.number).rstrip())
+        return 128 + error.number
     except UsageError as error:
         _output.tell(f"{PROGRAM} {options.command}: error: {_output.clean(str(error), 2000)}")
         return Exit.USAGE

@@ -7,6 +7,7 @@ import sys
 from typing import Final
 
 from vllm_startup._cli import _output, _targets
+from vllm_startup._cli._interrupt import unwinding
 from vllm_startup._cli._status import OF_OUTCOME, TABLE, UsageError
 from vllm_startup._report import StartupReport
 
@@ -47,8 +48,9 @@ def _diagnosed(options: argparse.Namespace) -> StartupReport:
     try:
         target = _targets.target_of(options)
         if target is not None:
-            return diagnose(target.read_log())
-    except ValueError as error:
+            with unwinding():
+                return diagnose(target.read_log())
+    except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
     log = options.log
     if log is None:

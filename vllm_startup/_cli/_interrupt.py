@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 from vllm_startup._cli._progress import Progress
+from vllm_startup._cli._status import InterruptedEarlyError
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -16,13 +19,13 @@ class Interruption:
     """Cancels a task at the first signal; a second one ends the program at once.
 
     Args:
-        progress: Leaves the terminal to the shell while we are stopped.
+        progress: Leaves the terminal to the shell while we are stopped; None before there is any.
 
     Attributes:
         number: The signal that came; None while none has.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress | None = None) -> None:
         self.number: int | None = None
         self._progress = progress
 
@@ -41,15 +44,17 @@ class Interruption:
     def _stop(self) -> None:
         """Be stopped by the kernel, as without a handler, and go on when a shell lets us."""
         loop = asyncio.get_running_loop()
-        self._progress.pause()
+        if self._progress is not None:
+            self._progress.pause()
         loop.remove_signal_handler(signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGTSTP)
         loop.add_signal_handler(signal.SIGTSTP, self._stop)
-        self._progress.resume()
+        if self._progress is not None:
+            self._progress.resume()
 
     def _interrupt(self, number: int, task: asyncio.Task[None]) -> None:
         self.number = number
-        if number == signal.SIGINT:
+        if number == signal.SIGINT and self._progress is not None:
             self._progress.break_line()  # the terminal has written "^C"
         for each in _SIGNALS:
             asyncio.get_running_loop().remove_signal_handler(each)
@@ -58,6 +63,31 @@ class Interruption:
     @property
     def words(self) -> str:
         """What happened, as a line of its own; empty where nothing did."""
-        if self.number is None:
-            return ""
-        return f"interrupted by {signal.Signals(self.number).name}\n"
+        return "" if self.number is None else words_of(self.number)
+
+
+def words_of(number: int) -> str:
+    """A line that says which signal interrupted us."""
+    return f"interrupted by {signal.Signals(number).name}\n"
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """Let SIGTERM end what blocks in here as an exception, so that it leaves nothing behind.
+
+    Raises:
+        InterruptedEarlyError: It came.
+    """
+
+    def leave(number: int, _frame: object) -> None:
+        raise InterruptedEarlyError(number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread: whoever has it gets the signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

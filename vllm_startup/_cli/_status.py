@@ -47,3 +47,15 @@ exit status:
 
 class UsageError(Exception):
     """The command cannot be run as it was given. The message names the argument and the fix."""
+
+
+class InterruptedEarlyError(Exception):
+    """A signal came before the watch had begun.
+
+    Attributes:
+        number: The signal's.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_startup._cli._status import UsageError
 
 if TYPE_CHECKING:
-    from vllm_startup.targets import LoggedTarget
+    from vllm_startup.targets import LoggedTarget, PlacedTarget
 
 _FOUND_BY_TARGETS: Final = ("pid", "log")
 
@@ -28,6 +28,11 @@ def add_targets(group: argparse._ArgumentGroup) -> None:
         help="where the container's engine answers: unix:///path, tcp://host:port; by default as docker"
         " and podman find it",
     )  # fmt: skip
+    group.add_argument(
+        "--ssh", metavar="HOST",
+        help="all of that on another machine, which ssh reaches without a password: a name from your ssh"
+        " configuration, user@host",
+    )  # fmt: skip
 
 
 def target_of(options: argparse.Namespace) -> LoggedTarget | None:
@@ -42,7 +47,7 @@ def target_of(options: argparse.Namespace) -> LoggedTarget | None:
     if options.engine is not None and options.container is None:
         raise UsageError("--engine says where a container's engine answers; name it with --container")
     if not named:
-        return None
+        return None if options.ssh is None else _process_there(options)
     first, *others = (f"--{name}" for name in named)
     if others:
         raise UsageError(f"{first} and {others[0]} name two targets; give one of them")
@@ -51,24 +56,42 @@ def target_of(options: argparse.Namespace) -> LoggedTarget | None:
             given = "FILE" if options.command == "diagnose" else f"--{name}"
             raise UsageError(f"{first} finds process and log by itself; leave {given} away")
     try:
-        return _TARGETS[named[0]](options)
+        target = _TARGETS[named[0]](options)
+        if options.ssh is None:
+            return target
+        from vllm_startup.targets import ssh
+
+        return ssh(options.ssh, target)
     except ValueError as error:
         raise UsageError(str(error)) from error
 
 
-def _unit(options: argparse.Namespace) -> LoggedTarget:
+def _unit(options: argparse.Namespace) -> PlacedTarget:
     from vllm_startup.targets import systemd
 
     return systemd(options.unit, user=options.user)
 
 
-def _container(options: argparse.Namespace) -> LoggedTarget:
+def _container(options: argparse.Namespace) -> PlacedTarget:
     from vllm_startup.targets import container
 
     return container(options.container, engine=options.engine)
 
 
-_TARGETS: Final[dict[str, Callable[[argparse.Namespace], LoggedTarget]]] = {
+def _process_there(options: argparse.Namespace) -> LoggedTarget:
+    """A process or a log on another machine."""
+    from vllm_startup.targets import ssh
+
+    pid, log = getattr(options, "pid", None), options.log
+    if pid is None and log is None:
+        files = "FILE" if options.command == "diagnose" else "--pid P, --log FILE"
+        raise UsageError(f"--ssh says on which machine; say what to look at there: --unit U, {files}")
+    if log == "-":
+        raise UsageError("standard input is on this machine; with --ssh, give the path of a log there")
+    return ssh(options.ssh, pid=pid, log=log)
+
+
+_TARGETS: Final[dict[str, Callable[[argparse.Namespace], PlacedTarget]]] = {
     "unit": _unit,
     "container": _container,
 }

@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from vllm_startup._cli import _options, _output, _parser, _targets
 from vllm_startup._cli._events import EventLines
 from vllm_startup._cli._interrupt import Interruption
 from vllm_startup._cli._progress import Progress, progress_for
-from vllm_startup._cli._status import OF_OUTCOME, TABLE, Exit, UsageError
+from vllm_startup._cli._status import OF_OUTCOME, TABLE, Exit, InterruptedEarlyError, UsageError
 from vllm_startup._cli._telling import Telling
 from vllm_startup._exceptions import StartupError
 from vllm_startup._report import StartupReport
 from vllm_startup._startup import Startup
+
+if TYPE_CHECKING:
+    from vllm_startup.targets import Site, Target
 
 DESCRIPTION: Final = """\
 Wait until a vLLM server that something else started is ready. The more it may look at (--pid,
@@ -133,8 +137,27 @@ def _task(report: StartupReport) -> str:
     return f"waiting{where} until {report.until}"
 
 
+def _located(options: argparse.Namespace) -> Site | None:
+    """Where the target is that the options name. Asking may take seconds, which a signal ends."""
+    interruption = Interruption()
+
+    async def locate(target: Target) -> Site:
+        from vllm_startup._wait import located
+
+        interruption.heed()
+        return await located(target, options.gpus)
+
+    try:
+        target = _targets.target_of(options)
+        return None if target is None else asyncio.run(locate(target))
+    except asyncio.CancelledError:
+        raise InterruptedEarlyError(interruption.number or signal.SIGINT) from None
+    except (ValueError, TypeError) as error:
+        raise UsageError(str(error)) from error
+
+
 def _startup(options: argparse.Namespace) -> Startup:
-    target = _targets.target_of(options)
+    target = _located(options)
     if options.until == "engine" and options.log is None and options.url is None and target is None:
         raise UsageError(
             "--until engine needs --log FILE: only the log tells when the engines are initialised"
@@ -143,8 +166,8 @@ def _startup(options: argparse.Namespace) -> Startup:
         options,
         url=options.url,
         target=target,
-        pid=options.pid,
-        log=_options.log_source(options.log),
+        pid=options.pid if target is None else None,
+        log=_options.log_source(options.log) if target is None else None,
         restarts=options.restarts,
         raise_early=options.raise_early,
     )

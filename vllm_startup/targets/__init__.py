@@ -13,6 +13,8 @@ from vllm_startup._lazy import exports
 if TYPE_CHECKING:
     from vllm_startup.targets._container import ContainerTarget, container
     from vllm_startup.targets._following import FollowingProbe, MainProcess
+    from vllm_startup.targets._place import Place, PlacedTarget
+    from vllm_startup.targets._ssh import SshTarget, ssh
     from vllm_startup.targets._systemd import SystemdUnit, systemd
     from vllm_startup.targets._target import LoggedTarget, Site, Target, TargetError
 
@@ -21,17 +23,23 @@ __all__ = [
     "FollowingProbe",
     "LoggedTarget",
     "MainProcess",
+    "Place",
+    "PlacedTarget",
     "Site",
+    "SshTarget",
     "SystemdUnit",
     "Target",
     "TargetError",
     "container",
+    "ssh",
     "systemd",
 ]
 
 _HOMES = {
     **dict.fromkeys(("ContainerTarget", "container"), "_container"),
     **dict.fromkeys(("FollowingProbe", "MainProcess"), "_following"),
+    **dict.fromkeys(("Place", "PlacedTarget"), "_place"),
+    **dict.fromkeys(("SshTarget", "ssh"), "_ssh"),
     **dict.fromkeys(("SystemdUnit", "systemd"), "_systemd"),
     **dict.fromkeys(("LoggedTarget", "Site", "Target", "TargetError"), "_target"),
 }

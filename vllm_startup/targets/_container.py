@@ -14,6 +14,7 @@ from vllm_startup.targets._container_state import ContainerState, Life
 from vllm_startup.targets._engine import Engine, EngineError, NoSuchContainerError
 from vllm_startup.targets._engine_address import addresses
 from vllm_startup.targets._following import MainProcess
+from vllm_startup.targets._place import Place
 from vllm_startup.targets._target import Site, TargetError
 
 _SERVICE: Final = "com.docker.compose.service"
@@ -35,9 +36,17 @@ class ContainerTarget:
             raise TargetError(f"container {name!r} is no name of a container; docker ps --all lists them")
         self._name = name
         self._engine = engine
+        self._place: Place | None = None
+
+    def at(self, place: Place) -> ContainerTarget:
+        """The container of that name on another machine."""
+        other = ContainerTarget(self._name, engine=self._engine)
+        other._place = place
+        return other
 
     def locate(self, *, gpus: Iterable[int | str] | None = None) -> Site:
         """Find the container, and say what looks at it. It may block for seconds."""
+        from vllm_startup.targets._container_far import PlacedProcesses
         from vllm_startup.targets._container_local import LocalProcesses, granted_gpus
         from vllm_startup.targets._container_log import LogProbe
         from vllm_startup.targets._container_probes import EventsProbe, StateProbe
@@ -48,14 +57,24 @@ class ContainerTarget:
         name = state.name
         main = MainProcess()
         local: LocalProcesses | None = None
-        life = Life(name, watched=lambda: local is not None and local.seen)
+        there: PlacedProcesses | None = None
+
+        def watched() -> bool:
+            return (local is not None and local.seen) or (there is not None and there.seen)
+
+        life = Life(name, watched=watched)
         watch = Watch(engine, name, life=life, main=main, skew_s=engine.skew_s)
-        if _is_here(engine):
-            granted = granted_gpus(inspected)
+        granted = granted_gpus(inspected)
+        if self._place is not None:
+            chosen = _gpu_names(granted) if gpus is None else list(gpus)
+            there = PlacedProcesses(self._place, main, life, gpus=chosen, on_exit=watch.wake)
+        elif _is_here(engine):
             local = LocalProcesses(main, life, gpus=gpus, granted=granted, on_exit=watch.wake)
         probes: list[Probe] = [StateProbe(watch, state), EventsProbe(watch), LogProbe(watch)]
         if local is not None:
             probes += local.probes
+        elif there is not None:
+            probes += there.probes
         elif gpus is not None:
             from vllm_startup.probes import GpuProbe
 
@@ -94,7 +113,8 @@ class ContainerTarget:
         Raises:
             TargetError: No engine can be asked, or none has it.
         """
-        candidates = addresses(self._engine)
+        place = self._place
+        candidates = addresses(self._engine) if place is None else place.engines(self._engine)
         troubles: list[str] = []
         missing: TargetError | None = None
         for address in candidates:
@@ -192,6 +212,10 @@ def _near(name: str, known: Iterable[str]) -> str:
         return f"; did you mean {' or '.join(near)}?"
     containers = [item for item in names if "/" not in item]
     return f"; there are: {', '.join(containers[:10])}" if containers else "; the engine has no containers"
+
+
+def _gpu_names(granted: tuple[str, ...] | None) -> list[int | str] | None:
+    return None if granted is None else [int(name) if name.isdecimal() else name for name in granted]
 
 
 def _is_here(engine: Engine) -> bool:

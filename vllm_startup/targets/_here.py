@@ -14,6 +14,7 @@ from vllm_startup.targets._supervised import SupervisedProcess
 
 if TYPE_CHECKING:
     from vllm_startup.probes import TreeProbe
+    from vllm_startup.targets._engine_address import EngineAddress
 
 
 class Here:
@@ -73,6 +74,18 @@ class Here:
         """The beginning of a file."""
         with Path(path).open("rb") as file:
             return file.read(MOST_BYTES).decode("utf-8", "replace")
+
+    def engines(self, engine: str | None) -> Sequence[EngineAddress]:
+        """Where container engines may answer."""
+        from vllm_startup.targets._engine_address import addresses
+
+        return addresses(engine)
+
+    def inner_pid(self, pid: int) -> int:
+        """The number of a process in the innermost namespace around it."""
+        from vllm_startup.targets._container_local import Pids
+
+        return Pids().inside(pid)
 
     def url_of(self, pid: int) -> str | None:
         """Where the server of a process listens; None where nothing tells."""

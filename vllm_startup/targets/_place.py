@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import attrs
 
@@ -13,6 +13,9 @@ from vllm_startup.probes._protocol import Probe
 from vllm_startup.targets._commands import Commands
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._target import LoggedTarget
+
+if TYPE_CHECKING:
+    from vllm_startup.targets._engine_address import EngineAddress
 
 MOST_BYTES: Final = 1024 * 1024
 """Of a file that somebody else wrote."""
@@ -86,6 +89,21 @@ class Place(Protocol):
         Raises:
             OSError: It cannot be read.
         """
+        ...
+
+    def engines(self, engine: str | None) -> Sequence[EngineAddress]:
+        """Where container engines may answer there, as this machine reaches them. It may block.
+
+        Args:
+            engine: As of `container`, where the caller says.
+
+        Raises:
+            TargetError: There is none.
+        """
+        ...
+
+    def inner_pid(self, pid: int) -> int:
+        """The number of a process that was looked at in the innermost namespace around it."""
         ...
 
     def url_of(self, pid: int) -> str | None:

@@ -1,0 +1,434 @@
+"""One multiplexed connection to another machine, by the user's own OpenSSH client.
+
+Its configuration, keys, agent, jump hosts and host-key checks are left as they are. What is added: it
+never asks (``BatchMode``), notices a dead link, and listens on a socket in a folder of ours, through
+which every further command and forwarded socket goes (``ControlMaster``).
+
+The master's own session is a ``cat`` that reads a pipe of ours. When this process ends, however it does,
+the pipe closes, the ``cat`` ends, and the master with it: no client is left behind, here or there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+import attrs
+
+from vllm_startup._text import clean
+from vllm_startup.targets._ssh_errors import explained
+from vllm_startup.targets._target import TargetError
+
+CONNECT_LIMIT_S: Final = 30.0
+"""For a connection with its jump hosts and slow name services; OpenSSH's own is that of TCP, minutes."""
+
+_ALIVE_S: Final = 5
+_ALIVE_COUNT: Final = 3
+_FIRST_RETRY_S: Final = 1.0
+_SLOWEST_RETRY_S: Final = 30.0
+_END_S: Final = 2.0  # how long a client may take to end when it is asked to
+_LAST_WORDS_S: Final = 3.0  # a session ends before the master has said why
+_REST_S: Final = 0.05  # between two looks whether the socket is there
+_WORDS: Final = 50  # lines of the client's own that are kept
+_MOST_GREETING_BYTES: Final = 256 * 1024
+
+# sockaddr_un holds 108 bytes (104 on macOS) with its end; the client first binds a name that is 17 longer.
+_LONGEST_FOLDER: Final = 84
+
+_HELLO: Final = "vllm-startup-is-here"
+_GREETING: Final = f"exec sh -c 'echo {_HELLO}; exec cat >/dev/null'"
+
+_MASTER: Final = (
+    *("-M", "-T", "-o", "BatchMode=yes", "-o", "ControlPersist=no", "-o", "ClearAllForwardings=yes"),
+    *("-o", "RemoteCommand=none", "-o", "StreamLocalBindUnlink=yes", "-o", "LogLevel=INFO"),
+    *("-o", f"ServerAliveInterval={_ALIVE_S}", "-o", f"ServerAliveCountMax={_ALIVE_COUNT}"),
+    *("-o", f"ConnectTimeout={CONNECT_LIMIT_S:.0f}"),
+)
+# A client that finds no master would connect by itself, past the configuration: its proxy stops that.
+_CLIENT: Final = ("-F", "none", "-T", "-o", "ProxyCommand=false", "-o", "LogLevel=ERROR")
+
+
+class ConnectionLostError(TargetError, ConnectionError):
+    """The other machine cannot be reached now. The connection is made again as soon as it can be."""
+
+
+@attrs.define
+class _Held:
+    """What must not outlive a connection, nor this program."""
+
+    folder: str = ""
+    master: subprocess.Popen[bytes] | None = None
+    reader: threading.Thread | None = None
+
+    def end_master(self) -> None:
+        """End the client, and with it all that goes through it."""
+        master, self.master = self.master, None
+        if master is None:
+            return
+        for pipe in (master.stdin, master.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        master.terminate()
+        try:
+            master.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            master.kill()
+            master.wait()
+        reader, self.reader = self.reader, None
+        if reader is not None:
+            reader.join(_END_S)  # longer only where a jump host's client outlives it
+        elif master.stderr is not None:
+            master.stderr.close()
+
+    def release(self) -> None:
+        """Leave nothing behind."""
+        self.end_master()
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ForwardingForbiddenError(OSError):
+    """The other machine's sshd lets no tunnel through."""
+
+
+class Closable(Protocol):
+    """What goes over a connection."""
+
+    def close(self) -> None:
+        """End it. It may be called more than once, and never blocks."""
+        ...
+
+
+class Connection:
+    """One connection to one machine, made again when it is lost. For use by several threads.
+
+    Whoever holds it calls `ensure` now and then; the others learn from `check` that it is lost.
+
+    Args:
+        destination: As ssh takes it: a name, ``user@host``, an ``ssh://`` URI.
+        options: Further words for ssh, such as ``-F FILE``.
+
+    Raises:
+        ValueError: ``destination`` is none.
+    """
+
+    def __init__(self, destination: str, options: Sequence[str] = ()) -> None:
+        self.destination = _checked(destination)
+        self._options = tuple(options)
+        self._lock = threading.Lock()
+        self._held = _Held()
+        self._release = weakref.finalize(self, self._held.release)  # also when the program ends
+        self._words: deque[str] = deque(maxlen=_WORDS)
+        self._tunnels: dict[str, SshTunnel] = {}
+        self._users: list[Closable] = []
+        self._lost: str | None = None
+        self._retry_s = _FIRST_RETRY_S
+        self._retry_at = 0.0
+        self._closed = False
+        self.generation = 0
+        self.heard_at = float("-inf")
+
+    # --- up and down ------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Connect for the first time. It blocks, for `CONNECT_LIMIT_S` at the most.
+
+        Raises:
+            TargetError: It cannot be reached, or gives no shell. The message holds the fix.
+        """
+        with self._lock:
+            self._held.folder = _private_folder()
+            try:
+                self._connect()
+            except BaseException:
+                self._release()
+                raise
+
+    def ensure(self) -> None:
+        """Connect again if the connection is lost and it is time to try.
+
+        Raises:
+            ConnectionLostError: It is still lost.
+        """
+        with self._lock:
+            if self._alive():
+                return
+            self._note_loss()
+            now = time.monotonic()
+            if now < self._retry_at or self._closed:
+                raise self._loss()
+            self._retry_at = now + self._retry_s
+            self._retry_s = min(2 * self._retry_s, _SLOWEST_RETRY_S)
+            try:
+                self._connect()
+                for tunnel in self._tunnels.values():
+                    if tunnel.generation:
+                        self._open(tunnel)
+            except TargetError as error:
+                raise self._loss() from error
+            self._lost, self._retry_s = None, _FIRST_RETRY_S
+
+    def check(self) -> None:
+        """Do nothing while the connection stands.
+
+        Raises:
+            ConnectionLostError: It is lost.
+        """
+        if not self._alive():
+            with self._lock:
+                self._note_loss()
+                raise self._loss()
+
+    def failure(self, error: str) -> OSError:
+        """What to raise for a session that has ended: the connection's loss, or ``error``."""
+        try:
+            self.await_loss()
+        except ConnectionLostError as lost:
+            return lost
+        return OSError(error)
+
+    def await_loss(self) -> None:
+        """Wait a moment for the connection to end, of which a session has told that it is about to.
+
+        Raises:
+            ConnectionLostError: It has.
+        """
+        deadline = time.monotonic() + _LAST_WORDS_S
+        while self._alive() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.check()
+
+    def silence(self, since: float) -> ConnectionLostError | None:
+        """What to raise for an answer that does not come; None where others came meanwhile.
+
+        Args:
+            since: When it was asked for, on the monotonic clock.
+        """
+        if self.heard_at > since:
+            return None
+        return ConnectionLostError(f"{self.destination} gives no answer")
+
+    def heard(self) -> None:
+        """Note that the other machine has answered."""
+        self.heard_at = time.monotonic()
+
+    def carry(self, user: Closable) -> None:
+        """Let something that goes over the connection be closed with it."""
+        self._users.append(user)
+
+    def close(self) -> None:
+        """End the connection with all that goes over it."""
+        self._closed = True
+        for user in self._users:
+            user.close()
+        with self._lock:
+            self._release()
+
+    # --- what goes over it ------------------------------------------------------------------
+
+    def client(self, command: str) -> list[str]:
+        """What to run here so that a command runs there."""
+        return ["ssh", *_CLIENT, "-S", self._socket, "--", self.destination, command]
+
+    def tunnel(self, there: str) -> SshTunnel:
+        """A tunnel to an address there; it lasts over reconnects.
+
+        Args:
+            there: ``host:port``, or the path of a unix socket, as seen there.
+        """
+        with self._lock:
+            number = len(self._tunnels)
+            return self._tunnels.setdefault(there, SshTunnel(self, there, f"{self._held.folder}/{number}"))
+
+    def open_tunnel(self, tunnel: SshTunnel) -> None:
+        """Let the client listen for it, once in the life of a client.
+
+        Raises:
+            ConnectionLostError: There is no connection.
+            TargetError: The client refuses.
+        """
+        self.check()
+        with self._lock:
+            self._open(tunnel)
+
+    def refusal(self) -> str | None:
+        """Why the newest connection through a tunnel led nowhere; None where nothing is told."""
+        marks = (word.partition("open failed: ")[2] for word in reversed(self._words))
+        return next((mark for mark in marks if mark), None)
+
+    # --- the client -------------------------------------------------------------------------
+
+    @property
+    def _socket(self) -> str:
+        return f"{self._held.folder}/c"
+
+    def _alive(self) -> bool:
+        master = self._held.master
+        return master is not None and master.poll() is None
+
+    def _connect(self) -> None:
+        self._held.end_master()
+        Path(self._socket).unlink(missing_ok=True)
+        argv = ["ssh", *self._options, *_MASTER, "-S", self._socket, "--", self.destination, _GREETING]
+        try:
+            master = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,  # Ctrl-C is for us alone
+            )
+        except FileNotFoundError as error:
+            text = "ssh is not installed on this machine; install OpenSSH's client (openssh-client)"
+            raise TargetError(text) from error
+        self._held.master = master
+        try:
+            self._await_greeting(master)
+        except BaseException:
+            self._held.end_master()
+            raise
+        self.generation += 1
+        self.heard()
+
+    def _await_greeting(self, master: subprocess.Popen[bytes]) -> None:
+        assert master.stdout is not None
+        assert master.stderr is not None
+        out, err = b"", b""
+        deadline = time.monotonic() + CONNECT_LIMIT_S
+        for stream, data in _output(master, deadline, lambda: self._closed):
+            if stream is master.stdout:
+                out += data
+            else:
+                err += data
+            if f"{_HELLO}\n".encode() in out and Path(self._socket).exists():
+                self._words = deque(maxlen=_WORDS)  # not the host's banner
+                self._held.reader = threading.Thread(
+                    target=_drain, args=(master.stderr, self._words), name="vllm_startup-ssh", daemon=True
+                )
+                self._held.reader.start()
+                return
+            if len(out) + len(err) > _MOST_GREETING_BYTES:
+                break
+        if self._closed:
+            raise TargetError(f"{self.destination}: the connection was given up")
+        status = master.poll()
+        raise TargetError(explained(self.destination, status, _text(err), _text(out), CONNECT_LIMIT_S))
+
+    def _open(self, tunnel: SshTunnel) -> None:
+        if tunnel.generation == self.generation:
+            return
+        argv = ["ssh", *_CLIENT, "-S", self._socket, "-O", "forward", "-L", f"{tunnel.path}:{tunnel.there}"]
+        try:
+            done = subprocess.run(
+                [*argv, "--", self.destination],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=CONNECT_LIMIT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ConnectionLostError(f"{self.destination} gives no answer") from error
+        if done.returncode:
+            why = clean(_text(done.stderr)) or f"status {done.returncode}"
+            raise TargetError(f"ssh opens no tunnel to {tunnel.there} on {self.destination}: {why}")
+        tunnel.generation = self.generation
+
+    # --- words ------------------------------------------------------------------------------
+
+    def _note_loss(self) -> None:
+        if self._lost is not None:
+            return
+        words = [word for word in self._words if "open failed" not in word]
+        self._lost = clean(words[-1]) if words else "the client ended"
+
+    def _loss(self) -> ConnectionLostError:
+        return ConnectionLostError(f"the connection to {self.destination} is lost: {self._lost}")
+
+
+class SshTunnel:
+    """A unix socket here that leads to an address on the other machine (a `Route`)."""
+
+    def __init__(self, connection: Connection, there: str, path: str) -> None:
+        self.there = there
+        self.path = path
+        self.generation = 0
+        self._connection = connection
+
+    def open(self) -> None:
+        """Open it if it is not open. It blocks."""
+        self._connection.open_tunnel(self)
+
+    def refusal(self) -> str | None:
+        """What the other machine said about the newest connection that led nowhere.
+
+        Raises:
+            ForwardingForbiddenError: It lets nobody through.
+        """
+        said = self._connection.refusal()
+        if said is not None and "prohibited" in said:
+            raise ForwardingForbiddenError(
+                f"sshd on {self._connection.destination} forwards nothing to {self.there} ({said}): allow it"
+                " (AllowTcpForwarding, PermitOpen), or give a url that this machine reaches"
+            )
+        return said
+
+
+def _output(
+    process: subprocess.Popen[bytes], deadline: float, abandoned: Callable[[], bool]
+) -> Iterator[tuple[IO[bytes] | None, bytes]]:
+    """What a process writes, until it ends or the time runs out; between, nothing, now and then."""
+    with selectors.DefaultSelector() as selector:
+        for stream in (process.stdout, process.stderr):
+            assert stream is not None
+            selector.register(stream, selectors.EVENT_READ, stream)
+        while selector.get_map() and not abandoned() and time.monotonic() < deadline:
+            ready = selector.select(_REST_S)
+            for key, _ in ready:
+                data = os.read(key.fd, 65536)
+                if not data:
+                    selector.unregister(key.fileobj)
+                yield key.data, data
+            if not ready:
+                yield None, b""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_REST_S)
+
+
+def _drain(stream: IO[bytes], words: deque[str]) -> None:
+    """Read what the master says: a full pipe would stop it."""
+    with stream:
+        for line in stream:
+            words.append(line.decode("utf-8", "replace").strip())
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _private_folder() -> str:
+    """A new folder that is ours alone, with a path that is short enough for sockets."""
+    base = tempfile.gettempdir()
+    if len(base) + len("/vllm-ssh-12345678") > _LONGEST_FOLDER:
+        base = "/tmp"
+    return tempfile.mkdtemp(prefix="vllm-ssh-", dir=base)
+
+
+def _checked(destination: str) -> str:
+    if not isinstance(destination, str):
+        raise TypeError(f"host must be a string such as 'root@gpubox', not {destination!r}")
+    wrong = not destination or destination.startswith("-") or not destination.isprintable()
+    if wrong or " " in destination:
+        raise TargetError(f"host must be a host as ssh takes it, such as root@gpubox, not {destination!r}")
+    return destination
