@@ -356,7 +356,7 @@ def test_lines_of_other_processes_in_between_change_nothing(case: object) -> Non
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
 def test_only_lines_with_a_literal_need_to_be_fed_while_it_is_not_busy(case: object) -> None:
     lines = case.lines  # type: ignore[attr-defined]  # a Case
-    triggers: Triggers[None] = Triggers((literal, None) for literal in Diagnosis.literals())
+    triggers: Triggers[None] = Triggers((clue.literal, None) for clue in Diagnosis.clues())
     diagnosis = Diagnosis()
     for text in lines:
         if diagnosis.busy or triggers.may_hold(text):

@@ -465,7 +465,7 @@ def test_no_pattern_is_slow_on_a_long_line() -> None:
         for filling in (marker.literal, ": ", "|", "a", "1/1 ", "took "):
             text = f"{marker.literal}{filling * (65_536 // len(filling))}"
             line = Line(text=text, message=text, process=next(iter(marker.speakers or {"APIServer"})))
-            started = time.perf_counter()
+            started = time.process_time()
             sight(line)
             # 3 ms are measured at most; the budget for a whole line is 50.
-            assert time.perf_counter() - started < 0.05, marker.name
+            assert time.process_time() - started < 0.05, marker.name

@@ -149,7 +149,7 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def is_wrapper(error: RaisedError) -> bool:
     """Whether an exception only says that something else failed."""
     said = error.full.partition("\n")[0]  # what follows may be another writer's
-    return any(wrapper in said for wrapper in WRAPPERS)
+    return any(map(said.__contains__, WRAPPERS))
 
 
 def quoted(error: RaisedError) -> str | None:
@@ -215,7 +215,7 @@ class Ends:
         if self.wrapper is not None or self.shutdown is not None:
             return
         asked = line.process == "systemd" and line.message.startswith("Stopping ")
-        if asked or any(each in line.message for each in SHUTDOWNS):
+        if asked or any(map(line.message.__contains__, SHUTDOWNS)):
             self.shutdown = (line.message, line.process, line.number)
 
     def saw(self, line: Line) -> None:
@@ -236,7 +236,7 @@ def _int(text: str) -> int | None:
 
 def is_ending(line: Line) -> bool:
     """Whether a line says that the start cannot succeed any more."""
-    return any(ending in line.message for ending in ENDINGS) and not is_harmless(line)
+    return any(map(line.message.__contains__, ENDINGS)) and not is_harmless(line)
 
 
 def cause_of(ends: Ends) -> Cause | None:

@@ -20,7 +20,7 @@ where there is nothing else, what they tell of that process's end is.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
@@ -70,6 +70,18 @@ _MAX_LINE: Final = 8_000
 _QUOTE: Final = "> "  # of a log pasted as a quotation
 
 
+class Clue(NamedTuple):
+    """What makes a line worth reading.
+
+    Attributes:
+        literal: What it holds.
+        rule: The rule that goes by lines like it; None where the literal only begins something.
+    """
+
+    literal: str
+    rule: CauseRule | None = None
+
+
 class Diagnosis:
     """Why one attempt failed, told from its text alone.
 
@@ -84,7 +96,7 @@ class Diagnosis:
         """
         rules = None if rules is None else tuple(rules)
         self._rules = built_in() if rules is None else RuleSet(rules)
-        self._telling = _telling() if rules is None else Triggers(_pairs(self.literals(rules)))
+        self._telling = _telling() if rules is None else Triggers(_by_literal(self.clues(rules)))
         self._tracebacks = Tracebacks()
         self._best: Candidate | None = None
         self._explanations: dict[str, Cause] = {}
@@ -99,27 +111,36 @@ class Diagnosis:
     # -- text in
 
     @staticmethod
-    def literals(rules: Iterable[CauseRule] | None = None) -> tuple[str, ...]:
-        """While not `busy`, only lines that hold one of these need to be fed.
+    def clues(rules: Iterable[CauseRule] | None = None) -> tuple[Clue, ...]:
+        """While not `busy`, only lines that hold the literal of one of these need to be fed.
 
         Args:
             rules: As for the diagnosis itself.
         """
         known = built_in() if rules is None else RuleSet(rules)
-        return tuple(dict.fromkeys((*known.literals, *EXCEPTION_LITERALS, *aftermath.LITERALS)))
+        others = (*known.literals, *EXCEPTION_LITERALS, *aftermath.LITERALS)
+        return (*(Clue(rule.literal, rule) for rule in known.of_lines), *map(Clue, dict.fromkeys(others)))
 
     @property
     def busy(self) -> bool:
         """Whether a traceback or a message has begun and not ended: every line must be fed."""
         return self._tracebacks.open
 
-    def feed(self, line: Line) -> bool:
+    def feed(self, line: Line, among: Iterable[Clue] | None = None) -> bool:
         """Read a line.
+
+        Args:
+            line: The line, parsed.
+            among: The only ones of the `clues` that it may hold, in their order, where that is known.
 
         Returns:
             Whether it may have changed anything: a line that holds no literal has not.
         """
-        if not self._tracebacks.open and not self._telling.may_hold(line.message):
+        if among is None:
+            clues = self._telling.find(line.message)
+        else:
+            clues = [clue for clue in among if clue.literal in line.message]
+        if not clues and not self._tracebacks.open:
             self.skip(line)
             return False
         if len(line.message) > _MAX_LINE or line.message.startswith(_QUOTE):
@@ -131,14 +152,14 @@ class Diagnosis:
         self._ends.saw(line)
         if used == "no":
             self.skip(line)
-            self._read_line(line)
+            self._read_line(line, [clue.rule for clue in clues if clue.rule is not None])
         elif used == "message" and is_ending(line):
             self._fatal = True
             self._ends.read(line.message, process=line.process, line=line.number)
         return True
 
     def skip(self, line: Line) -> None:
-        """Take note of a line that holds no literal, while not `busy`."""
+        """Take note of a line that holds none of the `clues`, while not `busy`."""
         if line.source is not None and line.level in HARMLESS_LEVELS:
             self._mild = line.number
 
@@ -232,12 +253,12 @@ class Diagnosis:
 
     # -- lines
 
-    def _read_line(self, line: Line) -> None:
+    def _read_line(self, line: Line, rules: Iterable[CauseRule]) -> None:
         text = line.message
         if is_ending(line):
             self._fatal = True
             self._ends.read(text, process=line.process, line=line.number)
-        if not self._ready and any(each in text for each in aftermath.READY):
+        if not self._ready and any(map(text.__contains__, aftermath.READY)):
             self._ready = True
         self._ends.heard(line)
         harmless = is_harmless(line)
@@ -245,8 +266,11 @@ class Diagnosis:
             return
         if not harmless:
             self._read_spoken(line)
-        for rule, cause in self._rules.of_line(line):
+        for rule in rules:
             if harmless and not rule.explains:
+                continue
+            cause = rule.match(text, line=line)
+            if cause is None:
                 continue
             for kind in rule.explains:
                 self._explanations.setdefault(kind, with_evidence(cause, text, line.process, line.number))
@@ -355,14 +379,14 @@ class Diagnosis:
         return None
 
 
-def _pairs(literals: Iterable[str]) -> Iterator[tuple[str, None]]:
-    return ((literal, None) for literal in literals)
+def _by_literal(clues: Iterable[Clue]) -> Iterator[tuple[str, Clue]]:
+    return ((clue.literal, clue) for clue in clues)
 
 
 @cache
-def _telling() -> Triggers[None]:
+def _telling() -> Triggers[Clue]:
     """What the package's own rules need to see."""
-    return Triggers(_pairs(Diagnosis.literals()))
+    return Triggers(_by_literal(Diagnosis.clues()))
 
 
 def _filled(cause: Cause, other: Cause) -> Cause:

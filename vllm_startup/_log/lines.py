@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import attrs
 
 from vllm_startup._log import jsonlogs, records
@@ -52,11 +50,6 @@ class Line:
     number: int = 0
     bar: bool = False
     outer_pid: int | None = None
-
-
-@lru_cache(maxsize=512)
-def _role(process: str) -> Role | None:
-    return role_of(process)
 
 
 class LineReader:
@@ -113,33 +106,36 @@ class LineReader:
         _, _, tail = text.rstrip("\r \t").rpartition("\r")
         if outer is not None:
             outer = attrs.evolve(outer, text=head)
+        elif not head:
+            outer = _BARE
         else:
-            outer = self._prefixes.strip(head) if head and not head.startswith("(") else Stripped(text=head)
-        head_is_record = records.vllm(outer.text) or records.uvicorn(outer.text)
+            outer = Stripped(text=head) if head.startswith("(") else self._prefixes.strip(head)
+        head_is_record = outer.text and (records.vllm(outer.text) or records.uvicorn(outer.text))
         first = self._parse(outer.text, number, outer, depth) if head_is_record else ()
         # A bar ends in "it/s]": a bracket before a space is the header of a record glued to it.
         if "] " in tail:
             return (*first, *self._glued(tail, number, outer, depth))
-        process, pid, rest = records.own_process(outer.text)
-        text = f"{outer.text[: len(outer.text) - len(rest)]}{tail}"
-        return (*first, _line(text, tail, number, outer, process=process, pid=pid, bar=True))
+        own = records.own_process(outer.text)
+        text = f"{outer.text[: len(outer.text) - len(own.message)]}{tail}"
+        return (*first, _line(text, records.Record(tail, own.process, own.pid), number, outer, bar=True))
 
     def _glued(self, tail: str, number: int, outer: Stripped, depth: int) -> tuple[Line, ...]:
         first, *others = self._parse(tail, number, outer, depth)
         if first.source is not None:
             return (first, *others)
-        process, pid, rest = records.own_process(outer.text)
-        if first.process is not None or process is None:
+        own = records.own_process(outer.text)
+        if first.process is not None or own.process is None:
             return (attrs.evolve(first, bar=True), *others)
-        text = f"{outer.text[: len(outer.text) - len(rest)]}{first.text}"
-        return (_line(text, first.message, number, outer, process=process, pid=pid, bar=True), *others)
+        text = f"{outer.text[: len(outer.text) - len(own.message)]}{first.text}"
+        record = records.Record(first.message, own.process, own.pid)
+        return (_line(text, record, number, outer, bar=True), *others)
 
     def _parse(self, text: str, number: int, outer: Stripped | None, depth: int) -> tuple[Line, ...]:
         record = records.vllm(text) or records.uvicorn(text)
         if record is not None:
             if outer is None and self._prefixes.learned:
                 self._prefixes.forget()
-            return (_record_line(record, text, number, outer or _BARE),)
+            return (_line(text, record, number, outer or _BARE),)
         if outer is None:
             outer = self._prefixes.strip(text)
             if outer.text != text:
@@ -149,7 +145,7 @@ class LineReader:
     def _stripped(self, text: str, number: int, outer: Stripped) -> tuple[Line, ...]:
         record = records.vllm(outer.text) or records.uvicorn(outer.text)
         if record is not None:
-            return (_record_line(record, outer.text, number, outer),)
+            return (_line(outer.text, record, number, outer),)
         # "DATE - INFO - text" is a record of its own, unless the date is another program's.
         record = records.dated(text)
         if record is not None and not records.is_record(outer.text):
@@ -177,22 +173,22 @@ class LineReader:
             header = text[: len(text) - len(record.message)].lstrip(_DATE)
             if header not in self._pipes:
                 if not records.is_record(record.message) or len(self._pipes) >= _MOST_PIPES:
-                    return (_record_line(record, text, number, outer),)
+                    return (_line(text, record, number, outer),)
                 self._pipes.add(header)
             stamp = record.stamp_s if outer.stamp_s is None else outer.stamp_s
             inner = Stripped(text=record.message, stamp_s=stamp, outer_pid=outer.outer_pid)
             return self._parse(record.message, number, inner, depth + 1)
-        return (_record_line(record, text, number, outer),)
+        return (_line(text, record, number, outer),)
 
     def _inside(self, record: records.Record, text: str, number: int, outer: Stripped) -> tuple[Line, ...]:
         before = text[: record.start]
         if not records.is_own_prefix(before):
-            glued = _record_line(record, text[record.start :], number, outer)
+            glued = _line(text[record.start :], record, number, outer)
             return (_plain_line(before, number, outer), glued)
         if record.process is None:
-            process, pid, _ = records.own_process(before)
-            record = record._replace(process=process, pid=pid)
-        return (_record_line(record, text, number, outer),)
+            own = records.own_process(before)
+            record = record._replace(process=own.process, pid=own.pid)
+        return (_line(text, record, number, outer),)
 
     def _json(self, found: jsonlogs.JsonRecord, number: int, outer: Stripped, depth: int) -> tuple[Line, ...]:
         outer = Stripped(
@@ -205,8 +201,9 @@ class LineReader:
             # A wrapper without a level of its own (journal, docker): its message is the line.
             wrapped = [self._visible(text, number, outer, depth + 1) for text in found.lines]
             return tuple(line for lines in wrapped for line in lines)
+        level, source, pid = found.level, found.source, found.pid
         return tuple(
-            _line(text, text, number, outer, pid=found.pid, level=found.level, source=found.source)
+            _line(text, records.Record(text, pid=pid, level=level, source=source), number, outer)
             for text in found.lines
         )
 
@@ -214,49 +211,22 @@ class LineReader:
 _BARE = Stripped(text="")
 
 
-def _line(
-    text: str,
-    message: str,
-    number: int,
-    outer: Stripped,
-    *,
-    process: str | None = None,
-    pid: int | None = None,
-    level: str | None = None,
-    source: str | None = None,
-    stamp_s: float | None = None,
-    bar: bool = False,
-) -> Line:
-    process = process or outer.process
+def _line(text: str, record: records.Record, number: int, outer: Stripped, *, bar: bool = False) -> Line:
+    process = record.process or outer.process
     return Line(
         text=text,
-        message=message,
+        message=record.message,
         process=process,
-        role=_role(process) if process else None,
-        pid=pid,
-        level=level,
-        source=source,
-        stamp_s=stamp_s if outer.stamp_s is None else outer.stamp_s,
+        role=role_of(process) if process else None,
+        pid=record.pid,
+        level=record.level,
+        source=record.source,
+        stamp_s=record.stamp_s if outer.stamp_s is None else outer.stamp_s,
         number=number,
         bar=bar,
         outer_pid=outer.outer_pid,
     )
 
 
-def _record_line(record: records.Record, text: str, number: int, outer: Stripped) -> Line:
-    return _line(
-        text,
-        record.message,
-        number,
-        outer,
-        process=record.process,
-        pid=record.pid,
-        level=record.level,
-        source=record.source,
-        stamp_s=record.stamp_s,
-    )
-
-
 def _plain_line(text: str, number: int, outer: Stripped) -> Line:
-    process, pid, message = records.own_process(text)
-    return _line(text, message, number, outer, process=process, pid=pid, bar=records.is_bar(text))
+    return _line(text, records.own_process(text), number, outer, bar=records.is_bar(text))

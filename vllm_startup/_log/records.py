@@ -43,13 +43,13 @@ class Record(NamedTuple):
     A tuple, since one is made for every line that is read: an attrs class costs 0.6 us more.
     """
 
-    start: int
     message: str
-    process: str | None
-    pid: int | None
-    level: str | None
-    source: str | None
-    stamp_s: float | None
+    process: str | None = None
+    pid: int | None = None
+    level: str | None = None
+    source: str | None = None
+    stamp_s: float | None = None
+    start: int = 0
 
 
 @cache
@@ -105,7 +105,7 @@ def is_record(text: str) -> bool:
         _vllm().match(text) is not None
         or _uvicorn().match(text) is not None
         or text.startswith(_RAW)
-        or own_process(text)[1] is not None
+        or own_process(text).pid is not None
     )
 
 
@@ -122,8 +122,9 @@ def vllm(text: str) -> Record | None:
 
 def _record(found: re.Match[str]) -> Record:
     name, pid, level, stamp, source = found.group("name", "pid", "level", "stamp", "source")
-    message = found.string[found.end() :]
-    return Record(found.start(), message, name, int(pid) if pid else None, level, source, stamp_of(stamp))
+    start, end = found.span()
+    stamp_s = stamp_of(stamp)
+    return Record(found.string[end:], name, int(pid) if pid else None, level, source, stamp_s, start)
 
 
 def vllm_inside(text: str) -> Record | None:
@@ -147,7 +148,7 @@ def uvicorn(text: str) -> Record | None:
     if not found:
         return None
     name, pid, level = found.group("name", "pid", "level")
-    return Record(0, text[found.end() :], name, int(pid) if pid else None, level, None, None)
+    return Record(text[found.end() :], name, int(pid) if pid else None, level)
 
 
 def dated(text: str) -> Record | None:
@@ -162,10 +163,7 @@ def dated(text: str) -> Record | None:
     origin = _origin().match(head, level.end())
     end = origin.end() if origin else level.end()
     return Record(
-        start=0,
         message=text[date.end() + end :],
-        process=None,
-        pid=None,
         level=level_name(level.group()),
         source=origin.group(1) if origin else None,
         stamp_s=times.iso(date.group(1).strip()),
@@ -187,15 +185,15 @@ def level_name(word: str) -> str:
     return _LEVELS.get(upper, upper)
 
 
-def own_process(text: str) -> tuple[str | None, int | None, str]:
-    """The process prefix of a line that is no record, and the rest."""
+def own_process(text: str) -> Record:
+    """A line that is no logger's record, with its process prefix if it has one."""
     if not text.startswith("("):
-        return None, None, text
+        return Record(text)
     found = _vllm_prefix().match(text)
     if not found or not found.end():
-        return None, None, text
+        return Record(text)
     pid = found.group("pid")
-    return found.group("name"), int(pid) if pid else None, text[found.end() :]
+    return Record(text[found.end() :], found.group("name"), int(pid) if pid else None)
 
 
 def is_bar(text: str) -> bool:

@@ -204,13 +204,10 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self._streams: dict[_Key, _Stream] = {}
+        self.open = False
+        """Whether something has begun and not ended: every further line matters."""
         self._done: list[RaisedChain] = []
         self._headlines: dict[_Key, tuple[int, str]] = {}
-
-    @property
-    def open(self) -> bool:
-        """Whether something has begun and not ended: every further line matters."""
-        return bool(self._streams)
 
     def feed(self, line: Line) -> Consumed:
         """Use a line.
@@ -250,6 +247,7 @@ class Tracebacks:
 
     def _close(self, key: _Key) -> None:
         self._done += self._streams.pop(key).chains()
+        self.open = bool(self._streams)
 
     def _close_others(self, line: Line, key: _Key) -> None:
         """Close what has ended without a word.
@@ -276,6 +274,7 @@ class Tracebacks:
         at, headline = self._headlines.pop(key, (0, ""))
         near = at and line.number - at <= (_NEAR if line.source is None else _MAX_SILENCE)
         stream = self._streams[key] = _Stream(line, headline if near else None)
+        self.open = True
         return stream
 
     def _start(self, key: _Key, line: Line, text: str) -> Consumed:

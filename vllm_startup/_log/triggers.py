@@ -139,6 +139,8 @@ class Triggers(Generic[T]):
                 for entry in self._by_word[word]:
                     if entry[1] in text:
                         found.append(entry)
+        if not found:
+            return []
         if len(found) > 1:
             # Sets have no order that lasts, and a replay has to give the same report.
             found.sort(key=itemgetter(0))
@@ -171,6 +173,8 @@ def _spelled(text: str) -> str:
 
 def _unescaped(text: str) -> str:
     """JSON's escapes as what they stand for, so that no letter of theirs sticks to a word."""
+    while "\\\\" in text:  # JSON in JSON
+        text = text.replace("\\\\", "\\")
     for escape, meant in _ESCAPES:
         text = text.replace(escape, meant)
     if "\\u" in text:

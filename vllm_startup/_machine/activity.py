@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+
+import attrs
 
 from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._machine.memory import MIB
@@ -20,8 +21,9 @@ _HOST_NOISE_BYTES = 32 * MIB  # allocators breathe
 _READ_NOISE_BYTES = MIB
 
 
-class Move(NamedTuple):
-    """The newest sign of progress. A tuple, since most lines of a start are one."""
+@attrs.frozen(kw_only=True)
+class Move:
+    """The newest sign of progress."""
 
     at: float
     what: str
@@ -35,7 +37,7 @@ class Activity:
     """
 
     def __init__(self, began_at: float) -> None:
-        self.last = Move(began_at, "the watch began")
+        self._last_at, self._last_what = began_at, "the watch began"
         self.cpu_at: float | None = None
         self.cores = 0.0
         self.read_at: float | None = None
@@ -56,14 +58,14 @@ class Activity:
     @property
     def newest(self) -> Move:
         """The newest progress of any kind, in words that are safe to show."""
-        if self.cpu_at is not None and self.cpu_at > self.last.at:
-            return Move(self.cpu_at, f"CPU time ({self.cores:.1f} cores)")
-        return Move(self.last.at, clean(self.last.what))
+        if self.cpu_at is not None and self.cpu_at > self._last_at:
+            return Move(at=self.cpu_at, what=f"CPU time ({self.cores:.1f} cores)")
+        return Move(at=self._last_at, what=clean(self._last_what))
 
     def moved(self, at: float, what: str) -> None:
         """Note progress other than CPU time, in words that may be a line's own."""
-        if at >= self.last.at:
-            self.last = Move(at, what)
+        if at >= self._last_at:
+            self._last_at, self._last_what = at, what
             self._pauses.clear()
 
     def counted(self, at: float, what: str, done: float | None, total: float | None) -> bool:
@@ -151,7 +153,7 @@ class Activity:
 
     def quiet_until(self, stall: float, cpu_only: float | None) -> float:
         """When the attempt will have stalled, if nothing moves from now on."""
-        last = max(self.last.at, self.watched_since)
+        last = max(self._last_at, self.watched_since)
         if self.cpu_at is not None and self.cpu_at > last:
             last = self.cpu_at if cpu_only is None else min(self.cpu_at, last + cpu_only)
         return last + self._unwatched(last) + stall

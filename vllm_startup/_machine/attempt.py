@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
 
+from vllm_startup._diagnosis.diagnosis import Clue
 from vllm_startup._diagnosis.evidence import MOST, clean
 from vllm_startup._events import Because, Event, Outcome, PhaseEntered, ProgressSeen, TierReached
 from vllm_startup._log.lines import Line
-from vllm_startup._log.markers import FIRST_WINS, Means, Sighting, is_vllm_record
+from vllm_startup._log.markers import FIRST_WINS, Fact, Means, Sighting, is_vllm_record
 from vllm_startup._machine.activity import Activity
 from vllm_startup._machine.course import Course, Ground, Span
 from vllm_startup._machine.ending import Ending
@@ -26,8 +27,12 @@ from vllm_startup.causes import Cause
 Emit = Callable[[Event], None]
 
 _SERVER_PHASES = (Phase.CONFIGURING, Phase.STARTING_SERVER)
+# Looking up an enum's member takes 0.2 us in Python 3.11, a name of the module nothing.
+_OF_ENGINES = (Role.ENGINE, Role.WORKER)
+_OF_SERVERS = (Role.API_SERVER,)
+_START, _ADVANCE = Means.START, Means.ADVANCE
 _OF_THE_SERVER = (Means.START, Means.SERVED, Means.SERVER_STARTING)
-_NO_STEPS = (Means.FACT, Means.SHUTDOWN, Means.EXIT)
+_NO_STEPS = (Means.FACT, Means.HEARTBEAT, Means.SHUTDOWN, Means.EXIT)
 _PROGRESS_EVERY_S = 0.2  # a bar that redraws a thousand times a second is no news each time
 
 
@@ -85,45 +90,53 @@ class Attempt:
 
     # --- what the log says ---------------------------------------------------------------
 
-    def hear(self, line: Line, sightings: tuple[Sighting, ...], at: float, *, may_tell: bool = True) -> None:
-        """Take a parsed line and what its text means; ``may_tell`` as for `Told.hear`."""
+    def hear(
+        self,
+        line: Line,
+        sightings: tuple[Sighting, ...],
+        at: float,
+        clues: Sequence[Clue] | None = None,
+    ) -> None:
+        """Take a parsed line and what its text means; ``clues`` as for `Told.hear`."""
         if self.told.wants_record:
             self._look_for_record(line, at)
-        if line.pid is not None and line.process is not None and line.role in (Role.ENGINE, Role.WORKER):
+        if line.pid is not None and line.process is not None and line.role in _OF_ENGINES:
             self.names[line.pid] = line.process
         for sighting in sightings:
             self._sighted(sighting, at)
-        self.told.hear(line, at, may_tell=may_tell)
+        self.told.hear(line, at, clues)
 
     def _look_for_record(self, line: Line, at: float) -> None:
-        self.told.lines_looked_at += 1
-        if is_vllm_record(line) and line.role not in (Role.ENGINE, Role.WORKER):
-            self.told.record_found = True
+        found = is_vllm_record(line) and line.role not in _OF_ENGINES
+        self.told.looked_for_record(found=found)
+        if found:
             self.signs.record(at, clean(line.message) or "vLLM's first line")
 
     def _sighted(self, sighting: Sighting, at: float) -> None:
-        marker, line = sighting.marker, sighting.line
-        for name, value in sighting.facts.items():
-            if name not in FIRST_WINS or name not in self.facts:
-                self.facts[name] = value
-        utilization = sighting.facts.get("gpu_memory_utilization")
-        if isinstance(utilization, float):
-            self.signs.utilization = utilization
-        if sighting.means is Means.HEARTBEAT:
-            self.told.heartbeat = (marker.name, at)
-            return
-        if sighting.means in _NO_STEPS:
+        means, phase, role = sighting.means, sighting.marker.phase, sighting.line.role
+        if sighting.facts:
+            self._learn(sighting.facts)
+        if means in _NO_STEPS:
+            if means is Means.HEARTBEAT:
+                self.told.heartbeat = (sighting.marker.name, at)
             return
         ground = Ground(probe="log", text=_words(sighting), at=at)
-        phase = marker.phase
-        if phase in _SERVER_PHASES or sighting.means in _OF_THE_SERVER:
-            if line.role not in (Role.ENGINE, Role.WORKER) and phase is not None:
+        if phase in _SERVER_PHASES or means in _OF_THE_SERVER:
+            if role not in _OF_ENGINES and phase is not None:
                 self.advance(phase, at, ground)
-        elif line.role is not Role.API_SERVER:
+            if means is Means.SERVED and self.told.served_at is None:
+                self.told.served_at = at
+        elif role not in _OF_SERVERS:
             self._engine_sighted(sighting, at, ground)
-        if sighting.means is Means.SERVED and self.told.served_at is None:
-            self.told.served_at = at
         self._moved(sighting, ground)
+
+    def _learn(self, facts: dict[str, Fact]) -> None:
+        for name, value in facts.items():
+            if name not in FIRST_WINS or name not in self.facts:
+                self.facts[name] = value
+        utilization = facts.get("gpu_memory_utilization")
+        if isinstance(utilization, float):
+            self.signs.utilization = utilization
 
     def _moved(self, sighting: Sighting, ground: Ground) -> None:
         marker, at = sighting.marker, ground.at
@@ -134,14 +147,18 @@ class Attempt:
 
     def _engine_sighted(self, sighting: Sighting, at: float, ground: Ground) -> None:
         marker, line = sighting.marker, sighting.line
-        pid = line.pid if line.role in (Role.ENGINE, Role.WORKER) else None
+        pid = line.pid if line.role in _OF_ENGINES else None
         engine = self.engines.find(line.process, line.role, pid)
         if engine is None:
+            return
+        self.signs.talkative |= line.level == "INFO"
+        if sighting.means is _ADVANCE:
+            if marker.phase is not None:
+                self._engine_reached(engine, marker.phase, at, ground)
             return
         phase = marker.phase
         if sighting.means is Means.COMPILE_OR_WARM_UP:
             phase = Phase.WARMING_UP if engine.kv_sized else Phase.COMPILING
-        self.signs.talkative |= line.level == "INFO"
         engine.kv_sized |= sighting.means is Means.KV_SIZED
         engine.joined |= sighting.means is Means.DIST_INIT
         if phase is not None:
@@ -286,7 +303,7 @@ class Attempt:
 
 def _words(sighting: Sighting) -> str:
     """What a line said, not yet cleaned; a banner is a drawing with the version in it."""
-    if sighting.means is Means.START and "vllm_version" in sighting.facts:
+    if sighting.means is _START and "vllm_version" in sighting.facts:
         return f"banner of vLLM {sighting.facts['vllm_version']}"
     return sighting.line.message[:MOST]
 

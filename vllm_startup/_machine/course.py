@@ -11,7 +11,7 @@ from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._phases import TRANSITIONS, End, Phase
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, slots=False)  # one is made for most lines of a start: see `Line`
 class Ground:
     """Evidence with its time on the watch's clock.
 

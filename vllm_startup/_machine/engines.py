@@ -70,11 +70,11 @@ class Engines:
         known = self.by_pid.get(pid) if pid is not None else None
         if known is None:
             known = self._belonging(name, role, pid)
-        if known is None:
-            return None
-        if pid is not None:
-            known.pids.add(pid)
-            self.by_pid[pid] = known
+            if known is None:
+                return None
+            if pid is not None:
+                known.pids.add(pid)
+                self.by_pid[pid] = known
         if role is Role.WORKER and name:
             known.workers.add(name)
         elif role is Role.ENGINE and name:

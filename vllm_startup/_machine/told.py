@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
-from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._diagnosis.diagnosis import Clue, Diagnosis
 from vllm_startup._log.lines import Line
 from vllm_startup.causes import Cause
 
@@ -51,30 +53,31 @@ class Told:
         self.fatal_at: float | None = None
         self.rule_cause: Cause | None = None
         self.ruled_at: float | None = None
-        self.record_found = False
-        self.lines_looked_at = 0
-
-    @property
-    def wants_record(self) -> bool:
+        self.wants_record = True
         """Whether the first line in vLLM's form is still awaited."""
-        return not self.record_found and self.lines_looked_at < _LINES_TO_LOOK_AT
+        self._lines_looked_at = 0
 
-    def hear(self, line: Line, at: float, *, may_tell: bool = True) -> None:
+    def looked_for_record(self, *, found: bool) -> None:
+        """Note whether a line was the first one in vLLM's form."""
+        self._lines_looked_at += 1
+        self.wants_record = not found and self._lines_looked_at < _LINES_TO_LOOK_AT
+
+    def hear(self, line: Line, at: float, clues: Sequence[Clue] | None = None) -> None:
         """Fold a line into the diagnosis.
 
         Args:
             line: The line, parsed.
             at: When it was written, on the watch's clock.
-            may_tell: False for a line that is known to hold none of the diagnosis's literals.
+            clues: The only ones of the diagnosis's clues that it may hold, where that is known.
         """
         self.lines += 1
         self.first_at = at if self.first_at is None else self.first_at
         self.last_at = at
-        if not may_tell and not self.diagnosis.busy:
+        if clues is not None and not clues and not self.diagnosis.busy:
             self.diagnosis.skip(line)
             return
         known = self.diagnosis.fatal
-        if not self.diagnosis.feed(line):
+        if not self.diagnosis.feed(line, clues):
             return
         if not known and not self.only_history and self.diagnosis.fatal:
             self.fatal_at = at

@@ -9,10 +9,9 @@ from vllm_startup._log.triggers import Triggers
 from vllm_startup.causes._rules import RANKS, CauseRule, built_in_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from vllm_startup._log.exceptions import RaisedError
-    from vllm_startup._log.lines import Line
     from vllm_startup.causes._base import Cause
 
 
@@ -24,7 +23,7 @@ class RuleSet:
         numbered = list(enumerate(self._rules))
         by_text = [(n, rule) for n, rule in numbered if rule.literal != rule.frame]
         self._errors = Triggers((rule.literal, n) for n, rule in by_text if rule.where != "line")
-        self._lines = Triggers((rule.literal, n) for n, rule in by_text if rule.where != "error")
+        self.of_lines = tuple(rule for _, rule in by_text if rule.where != "error")
         self._frames: dict[str, list[int]] = {}
         for n, rule in numbered:
             if rule.frame is not None and rule.literal == rule.frame:
@@ -32,7 +31,7 @@ class RuleSet:
         # A word alone would be searched for in every line; an exception that has no other is found
         # by what all exceptions have.
         self.literals = tuple(
-            dict.fromkeys(r.literal for _, r in by_text if r.where != "error" or " " in r.literal.strip())
+            dict.fromkeys(r.literal for _, r in by_text if r.where == "error" and " " in r.literal.strip())
         )
 
     def of_error(self, error: RaisedError) -> tuple[CauseRule, Cause] | None:
@@ -60,13 +59,6 @@ class RuleSet:
             if cause is not None:
                 best = (rule, cause)
         return best
-
-    def of_line(self, line: Line) -> Iterator[tuple[CauseRule, Cause]]:
-        """What the rules say of a line that is no part of an exception."""
-        for n in sorted(self._lines.find(line.message)):
-            cause = self._rules[n].match(line.message, line=line)
-            if cause is not None:
-                yield self._rules[n], cause
 
 
 @cache
