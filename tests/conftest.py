@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -46,6 +47,19 @@ def _signals_end() -> Iterator[None]:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.fixture(scope="session")
+def real() -> Path:
+    """Where ``tests/real/setup.sh`` installed vLLM."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = Path(os.environ.get("VLLM_STARTUP_REAL") or cache / "vllm-startup-tests")
+    if not (path / "venv" / "made-by-setup").exists():
+        message = f"no real vLLM in {path}: run tests/real/setup.sh"
+        if os.environ.get("CI"):
+            pytest.fail(message)
+        pytest.skip(message)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from jsonschema import Draft202012Validator, FormatChecker, ValidationError
@@ -33,6 +33,7 @@ from vllm_startup import _report as r
 from vllm_startup._cleanup import GpuReturn, Leftover
 from vllm_startup._diagnosing import diagnose
 from vllm_startup._events import Because
+from vllm_startup._hosts.standing import Conditions, Standing, State, document
 from vllm_startup._preflight.result import CheckReport
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -228,6 +229,61 @@ def test_no_field_of_a_report_may_be_missing(name: str) -> None:
     assert not REPORTS.is_valid(written)
 
 
+# --- what /status answers ---------------------------------------------------------------------------
+
+STATUSES = validator("status")
+
+
+def told(standing: Standing) -> dict[str, Any]:
+    conditions = Conditions(1_764_511_604)
+    conditions.note(standing, 1_764_511_644)
+    return document(standing, conditions)
+
+
+STANDINGS = (
+    Standing(
+        phase=Phase.LOADING_WEIGHTS,
+        summary="loading weights, shard 41 of 67, last progress 4 s ago",
+        elapsed_s=40.25,
+        quiet_s=4.04,
+        moved="checkpoint shards",
+    ),
+    Standing(
+        state="failed",
+        phase=Phase.ALLOCATING_KV_CACHE,
+        summary="failed: the KV cache cannot hold one request of 8192 tokens",
+        elapsed_s=51.1,
+        cause=CAUSE,
+    ),
+)
+
+
+def test_a_status_is_written_as_it_always_was() -> None:
+    golden = (GOLDEN / "status.jsonl").read_text("utf-8").splitlines()
+
+    assert [json.dumps(told(standing), ensure_ascii=False) for standing in STANDINGS] == golden
+    for line in golden:
+        STATUSES.validate(json.loads(line))
+
+
+@pytest.mark.parametrize("state", get_args(State))
+def test_every_state_fits_the_schema_and_what_is_added_later_too(state: State) -> None:
+    written = told(Standing(state=state, started=state in ("ready", "unready")))
+
+    STATUSES.validate(written)
+    STATUSES.validate({**written, "added_later": 1})
+    assert set(STATUSES.schema["properties"]) == set(STATUSES.schema["required"]) == set(written)
+    assert f"'{state}'" in STATUSES.schema["properties"]["state"]["description"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"state": "Ready"}, {"phase": "failed"}, {"cause": {}}, {"conditions": [{}]}, {"last_progress": 4}],
+)
+def test_a_wrong_status_does_not_fit(wrong: dict[str, Any]) -> None:
+    assert not STATUSES.is_valid({**told(STANDINGS[0]), **wrong})
+
+
 # --- before and after -------------------------------------------------------------------------------
 
 PREFLIGHTS, CLEANUPS = validator("preflight"), validator("cleanup")
@@ -259,6 +315,7 @@ def test_results_fit_their_schemas(schema: Draft202012Validator, value: Prefligh
 
 def test_a_cause_has_one_form_everywhere() -> None:
     for name in ("cause", "evidence"):
+        assert STATUSES.schema["$defs"][name] == REPORTS.schema["$defs"][name]
         assert PREFLIGHTS.schema["$defs"][name] == REPORTS.schema["$defs"][name]
 
 

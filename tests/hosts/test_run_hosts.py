@@ -11,10 +11,18 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
+import attrs
+import psutil
 import pytest
 
+from vllm_startup import causes, probes
+from vllm_startup._diagnosing import diagnose
+from vllm_startup._hosts import hosts
+from vllm_startup._hosts.hosts import Hosts, Wanted
+from vllm_startup._phases import Phase
 from vllm_startup.testing import simulated_server
 
+READY = attrs.evolve(diagnose([]), outcome="ready", phase=Phase.READY, cause=None)
 Start = Callable[..., Awaitable[asyncio.subprocess.Process]]
 
 
@@ -44,6 +52,34 @@ def port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         found: int = listener.getsockname()[1]
         return found
+
+
+class Answering:
+    """A probe that says the same each time."""
+
+    name = "answering"
+    interval_s = 1.0
+    limit_s = 1.0
+
+    def __init__(self, says: list[probes.Reading] | Exception) -> None:
+        self.says = says
+
+    async def sample(self, now: float) -> list[probes.Reading]:
+        if isinstance(self.says, Exception):
+            raise self.says
+        return self.says
+
+    async def aclose(self) -> None:
+        pass
+
+
+def server_of(pid: int) -> psutil.Process:
+    """The main process of the simulated server under ``run``."""
+    for process in psutil.Process(pid).children(recursive=True):
+        words = process.cmdline()
+        if "vllm_startup._demo" in words and not any(word.startswith("--role=") for word in words):
+            return process
+    raise AssertionError("no server runs")
 
 
 async def asked(port: int, path: str) -> tuple[int, str]:
@@ -99,7 +135,7 @@ async def test_a_good_start_as_both_have_it(start: Start, port: int, tmp_path: P
                 heard += manager.recv(65536).decode().split("\n")
             except BlockingIOError:
                 break
-    assert heard[0] == "EXTEND_TIMEOUT_USEC=600000000"
+    assert heard[0] == "EXTEND_TIMEOUT_USEC=630000000"  # 600 s, and time for us to end it ourselves
     assert heard.count("READY=1") == heard.count("STOPPING=1") == 1
     assert heard.index("READY=1") < heard.index("WATCHDOG=1") < heard.index("STOPPING=1")
     assert any(line.startswith("STATUS=loading weights") for line in heard)
@@ -120,6 +156,36 @@ async def test_a_failed_start_leaves_its_cause(start: Start, port: int, tmp_path
     assert text.count("\n") == 1
     assert text.endswith("\n")
     assert len(text.encode()) <= 4096
+
+
+async def test_nobody_is_told_a_secret_or_hostile_text(start: Start, tmp_path: Path) -> None:
+    secret, log = "hf_" + "aB3" * 11, tmp_path / "log"
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    lines = (
+        "Traceback (most recent call last):\n"
+        '  File "/x/vllm/engine/core.py", line 1, in run\n'
+        "    main()\n"
+        f"ValueError: \x1b]0;title\x07no access with token={secret} for \u202emodel\n"
+    )
+    (tmp_path / "said").write_text(lines)
+    process = await start(
+        "--termination-log", str(log), "--", "sh", "-c", f"cat {tmp_path / 'said'}; exit 1",
+        NOTIFY_SOCKET=str(tmp_path / "notify"),
+    )  # fmt: skip
+    await process.communicate()
+    manager.setblocking(False)
+    told = log.read_text()
+    with manager:
+        try:
+            while True:
+                told += manager.recv(65536).decode()
+        except BlockingIOError:
+            pass
+    assert told.count("no access with token=") >= 2
+    assert secret not in told
+    assert told.replace("\n", "").isprintable()
+    assert log.stat().st_mode & 0o777 == 0o600
 
 
 async def test_a_stalled_start_is_not_live_and_is_left_running(start: Start, port: int) -> None:
@@ -155,6 +221,96 @@ async def test_a_server_that_fails_after_it_was_ready_is_not_ready_any_more(star
     await until(port, (200, 200, 200))
     await until(port, (200, 503, 503))
     assert "answers no longer" in (await asked(port, "/readyz"))[1]
+
+
+async def test_a_server_that_hangs_after_it_was_ready_feeds_no_watchdog(start: Start, tmp_path: Path) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(20)
+    process = await start(
+        "--until", "health", "--", *simulated_server(speed=5),
+        NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000",
+    )  # fmt: skip
+
+    def hears(wanted: bytes) -> bool:
+        try:
+            while manager.recv(65536) != wanted:
+                pass
+        except TimeoutError:
+            return False
+        return True
+
+    with manager:
+        assert await asyncio.to_thread(hears, b"WATCHDOG=1")
+        server = server_of(process.pid)
+        server.suspend()
+        await asyncio.sleep(0.5)  # an answer may be on its way
+        manager.settimeout(3)
+        assert await asyncio.to_thread(hears, b"WATCHDOG=1") is False
+        server.resume()
+        manager.settimeout(20)
+        assert await asyncio.to_thread(hears, b"WATCHDOG=1")
+
+
+async def test_a_server_without_an_answer_for_long_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_LOOK_S", 0.01)
+    monkeypatch.setattr(hosts, "_ASK_S", 0.02)
+    monkeypatch.setattr(hosts, "_SILENT_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    ours = Hosts(Wanted(listen=("127.0.0.1", port)), {}, warn=pytest.fail)
+    async with ours:
+        await ours.decided(READY, lambda: Answering([]))
+        assert await answers(port) == (200, 200, 200)
+        await until(port, (200, 503, 503))
+        assert "answers no longer: nothing for" in (await asked(port, "/readyz"))[1]
+
+
+async def test_a_probe_that_breaks_is_told_and_blames_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_LOOK_S", 0.01)
+    told: list[str] = []
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    ours = Hosts(Wanted(listen=("127.0.0.1", port)), {}, warn=told.append)
+    async with ours:
+        await ours.decided(READY, lambda: Answering(KeyError("broken")))
+        async with asyncio.timeout(10):
+            while not told:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        assert await answers(port) == (200, 200, 200)
+    assert told == ["internal error, the server is not asked any more: KeyError('broken')"]
+
+
+async def test_a_start_that_stalled_and_went_on_leaves_no_cause(tmp_path: Path) -> None:
+    log = tmp_path / "termination-log"
+    ours = Hosts(Wanted(termination_log=str(log)), {}, warn=pytest.fail)
+    async with ours:
+        await ours.decided(
+            attrs.evolve(READY, outcome="stalled", cause=causes.Stalled(message="silent")), None
+        )
+        assert log.read_text() == "stalled: silent\n"
+        await ours.decided(READY, None)
+        assert log.read_text() == ""
+
+
+async def test_a_start_that_preflight_forbids_tells_everybody_why(
+    start: Start, port: int, tmp_path: Path
+) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    log = tmp_path / "log"
+    process = await start(
+        "--preflight", "--termination-log", str(log), "--status-listen", str(port), "--",
+        str(tmp_path / "vllm"), "serve", "m", NOTIFY_SOCKET=str(tmp_path / "notify"),
+    )  # fmt: skip
+    await process.communicate()
+    assert process.returncode == 1
+    with manager:
+        first, last = (manager.recv(65536).decode().split("\n") for _ in range(2))
+    assert first == ["EXTEND_TIMEOUT_USEC=630000000", "STATUS=launching"]
+    assert last[0].startswith("STATUS=not started: the program ")
+    assert log.read_text().startswith("program_missing: the program ")
 
 
 async def test_an_address_in_use_is_wrong_usage_and_starts_nothing(start: Start, tmp_path: Path) -> None:

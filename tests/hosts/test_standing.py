@@ -13,11 +13,13 @@ from vllm_startup._hosts.standing import (
     document,
     when_asked,
     when_decided,
+    when_refused,
     when_stopping,
     while_watched,
 )
 from vllm_startup._machine.reporting import Status, status
 from vllm_startup._phases import Phase
+from vllm_startup.causes import PortInUse
 
 BEFORE = Standing()
 
@@ -54,6 +56,8 @@ def test_a_start_whose_cause_is_known_is_not_live() -> None:
     assert (decided.state, decided.reason) == ("failed", "UnclassifiedError")
     assert "something new" in decided.summary
     assert when_stopping(decided) == decided  # why it failed stays to be read
+    stalled = when_decided(standing, attrs.evolve(run.report, outcome="stalled"))
+    assert when_stopping(stalled) == stalled
 
 
 def test_a_stall_that_ends_nothing_lasts_until_something_advances() -> None:
@@ -92,6 +96,18 @@ def test_a_server_that_answers_no_longer_is_neither_ready_nor_live() -> None:
 def test_a_server_that_stops_is_left_alone() -> None:
     stopping = when_stopping(Standing(state="ready", started=True))
     assert (stopping.live, stopping.ready, stopping.summary) == (True, False, "stopping")
+    assert when_stopping(stopping, "the server exited with status 0") == stopping
+    crashed = when_stopping(Standing(state="ready", started=True), "the server was ended by SIGKILL")
+    assert (crashed.state, crashed.summary) == ("stopping", "the server was ended by SIGKILL")
+
+
+def test_a_server_that_is_not_started_says_why() -> None:
+    refused = when_refused(PortInUse(message="port 8000 is taken"))
+    assert (refused.live, refused.reason, refused.summary) == (
+        False,
+        "PortInUse",
+        "not started: port 8000 is taken",
+    )
 
 
 def test_conditions_know_when_they_last_changed() -> None:

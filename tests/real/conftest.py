@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -34,19 +33,6 @@ def figures(name: str, bringup: Bringup) -> str:
         f"{1000 * (watched.noticed_at - seen_at):.0f} ms after it" if seen_at is not None else "by a limit"
     )
     return f"{name:24}{watched.report['elapsed_s']:6.1f} s  {watched.report['outcome']:10}noticed {delay}"
-
-
-@pytest.fixture(scope="session")
-def real() -> Path:
-    """Where ``setup.sh`` installed vLLM."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = Path(os.environ.get("VLLM_STARTUP_REAL") or cache / "vllm-startup-tests")
-    if not (path / "venv" / "made-by-setup").exists():
-        message = f"no real vLLM in {path}: run tests/real/setup.sh"
-        if os.environ.get("CI"):
-            pytest.fail(message)
-        pytest.skip(message)
-    return path
 
 
 @pytest.fixture(scope="session")

@@ -126,7 +126,10 @@ class Sandbox:
 
     def unit(self, name: str, service: str, *, unit: str = "") -> None:
         """Write a unit file, and let systemd read it."""
-        text = f"[Unit]\n{textwrap.dedent(unit)}\n[Service]\n{textwrap.dedent(service)}"
+        self.write(name, f"[Unit]\n{textwrap.dedent(unit)}\n[Service]\n{textwrap.dedent(service)}")
+
+    def write(self, name: str, text: str) -> None:
+        """Write a unit file as it is, and let systemd read it."""
         (self._units / name).write_text(text)
         self.run("systemctl", "daemon-reload")
 

@@ -12,6 +12,7 @@ from vllm_startup._cli._status import Exit, UsageError
 
 if TYPE_CHECKING:
     from vllm_startup._preflight.result import Preflight
+    from vllm_startup.causes import Cause
 
 DESCRIPTION: Final = """\
 Look, before a server is started, for faults with which its start would fail minutes later: packages
@@ -71,17 +72,12 @@ def run(options: argparse.Namespace) -> int:
     return Exit.READY if found.ok else Exit.FAILED
 
 
-def allows(options: argparse.Namespace, termination_log: str | None) -> bool:
+def forbids(options: argparse.Namespace) -> Cause | None:
     """Look before ``run`` starts its command, and tell on standard error what was found.
 
-    Args:
-        options: Of ``run``.
-        termination_log: A file that gets the first cause in one line.
-
     Returns:
-        False where the start would fail for certain. What may be a fault and need not stops nobody.
+        Why the start would fail for certain. What may be a fault and need not stops nobody.
     """
-    from vllm_startup._hosts import termination
     from vllm_startup._preflight.preflight import preflight
 
     found = preflight(options.command_line)
@@ -89,14 +85,9 @@ def allows(options: argparse.Namespace, termination_log: str | None) -> bool:
         text = screen(found, _output.width_of(sys.stderr))
         _output.tell(f"{_parser.PROGRAM}: {text}")
     if not found.certain:
-        return True
+        return None
     _output.tell(f"\n  {_NOT_STARTED}")
-    if termination_log is not None:
-        try:
-            termination.write(termination_log, termination.cause_message(found.certain[0]))
-        except OSError as error:
-            _output.tell(f"{_parser.PROGRAM}: {termination_log!r} cannot be written: {error.strerror}")
-    return False
+    return found.certain[0]
 
 
 def screen(found: Preflight, width: int) -> str:

@@ -23,6 +23,7 @@ from vllm_startup._hosts.hosts import Hosts, Wanted
 from vllm_startup._hosts.termination import default_path
 from vllm_startup._launching.running import Running, exit_status, open_standard_streams
 from vllm_startup._launching.server import Server, Wish
+from vllm_startup._machine.signals import signal_name
 from vllm_startup._report import StartupReport
 from vllm_startup._startup import Startup
 from vllm_startup._timeouts import Timeouts
@@ -110,10 +111,11 @@ def run(options: argparse.Namespace) -> int:
         raise UsageError("--events - would write into the server's own output; give it a file")
     _options.refuse_nonsense(options)
     open_standard_streams()
-    if options.preflight and not _preflight.allows(options, _termination_log(options)):
-        return Exit.FAILED
     environ = dict(os.environ)
     hosts = _hosts(options, environ)
+    if options.preflight and (cause := _preflight.forbids(options)) is not None:
+        hosts.refused(cause)
+        return Exit.FAILED
     with EventLines.open(options.events, json_report=False) as events:
         return asyncio.run(_Run(options, events, environ, hosts).run())
 
@@ -173,7 +175,9 @@ class _Run:
                 await asyncio.wait({decided}, timeout=_LAST_WORDS_S)
             report = _report_of(decided)
             if report is None or report.outcome == "ready" or report.exit is not None or ended.done():
-                status = exit_status(await ended)
+                returncode = await ended
+                status = exit_status(returncode)
+                self._hosts.ended(_ending(returncode))
                 await running.end()
                 await asyncio.wait({decided}, timeout=_LAST_WORDS_S + self._options.exit_grace)
                 report = _report_of(decided)
@@ -317,6 +321,12 @@ def _what_is_left(timeouts: Timeouts, passed_s: float) -> Timeouts:
     """The limits of a watch that begins some time after the command."""
     total = None if timeouts.total is None else max(_LEAST_S, timeouts.total - passed_s)
     return attrs.evolve(timeouts, total=total)
+
+
+def _ending(returncode: int) -> str:
+    return (
+        f"exited with status {returncode}" if returncode >= 0 else f"was ended by {signal_name(-returncode)}"
+    )
 
 
 def _screen(report: StartupReport) -> str:

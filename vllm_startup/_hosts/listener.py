@@ -76,12 +76,16 @@ class StatusListener:
         """Answer from now on."""
         self._server = await asyncio.start_server(self._serve, sock=self._listening, limit=_MOST_BYTES)
 
-    async def aclose(self) -> None:
-        """Answer no longer."""
+    def close(self) -> None:
+        """Listen no longer."""
         if self._server is None:
             self._listening.close()
-            return
-        self._server.close()
+        else:
+            self._server.close()
+
+    async def aclose(self) -> None:
+        """Answer no longer."""
+        self.close()
         for client in self._clients:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)

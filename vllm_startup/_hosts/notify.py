@@ -1,8 +1,8 @@
 """systemd's notification protocol, for a unit with ``Type=notify`` (sd_notify(3), systemd.service(5)).
 
-While something advances the start's timeout is extended, so that ``TimeoutStartSec=`` is how long a
-start may be silent in its first moments, and ``--stall`` how long later on: a guess of how long a
-whole start may take is not needed.
+While something advances the start's timeout is extended, so that ``TimeoutStartSec=`` is how long it may
+take until we say the first word, and the stall limit how long the start may be silent after that: a guess
+of how long a whole start may take is not needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Notifier:
 
     def __init__(self, address: str, *, window_s: float, watchdog_s: float | None) -> None:
         self.watchdog_s = watchdog_s
-        self.error: str | None = None
+        self.error: str | None = None  # why it could not be told, once
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._window_s = window_s
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
@@ -38,7 +38,7 @@ class Notifier:
         self._owed: list[str] = []
         self._told_at = float("-inf")
         self._told: Standing | None = None
-        self._alive_at = float("-inf")
+        self._extended_at = float("-inf")
 
     def tell(self, standing: Standing, now: float) -> None:
         """Tell what is new.
@@ -52,38 +52,42 @@ class Notifier:
             self._owed.append("STOPPING=1")
         if standing.started and not (before and before.started):
             self._owed.append("READY=1")
-        if standing.state == "starting" and _advanced(before, standing, now - self._told_at):
-            self._owed.append(f"EXTEND_TIMEOUT_USEC={round(self._window_s * _MICRO)}")
         changed = before is None or (before.state, before.phase) != (standing.state, standing.phase)
         if self._owed or changed or now - self._told_at >= _EVERY_S:
             self._told_at = now
-            self._send([*self._owed, f"STATUS={standing.summary}"])
+            extends = self._advanced(before, standing, now)
+            more = [f"EXTEND_TIMEOUT_USEC={round(self._window_s * _MICRO)}"] if extends else []
+            if self._send([*more, f"STATUS={standing.summary}"]) and extends:
+                self._extended_at = now
 
-    def alive(self, standing: Standing, now: float) -> None:
-        """Feed the manager's watchdog, if the server is ready and that is due."""
-        if self.watchdog_s is not None and standing.ready and now - self._alive_at >= self.watchdog_s / 3:
-            self._alive_at = now
-            self._send([*self._owed, "WATCHDOG=1"])
+    def alive(self) -> None:
+        """Feed the manager's watchdog, if it asked for that: the server is well at this moment."""
+        if self.watchdog_s is not None:
+            self._send(["WATCHDOG=1"])
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
 
-    def _send(self, lines: list[str]) -> None:
+    def _advanced(self, before: Standing | None, standing: Standing, now: float) -> bool:
+        """Whether a start goes on, and anything of it has advanced since its timeout was last extended."""
+        if standing.state != "starting":
+            return False
+        if before is None or before.phase is not standing.phase:
+            return True
+        return standing.quiet_s is not None and now - standing.quiet_s > self._extended_at
+
+    def _send(self, lines: list[str]) -> bool:
+        """Send these and what is owed, which stays owed if that fails: a queue is full, a manager away."""
         try:
-            self._socket.sendto("\n".join(lines).encode(), self._address)
+            self._socket.sendto("\n".join([*self._owed, *lines]).encode(), self._address)
         except BlockingIOError:
-            return  # its queue is full: what is owed is told next time
+            return False
         except OSError as error:
             self.error = error.strerror or str(error)
+            return False
         self._owed = []
-
-
-def _advanced(before: Standing | None, standing: Standing, passed_s: float) -> bool:
-    """Whether something has advanced since the last message, and telling it again is due."""
-    if before is None or before.phase is not standing.phase:
         return True
-    return passed_s >= _EVERY_S and standing.quiet_s is not None and standing.quiet_s < passed_s
 
 
 def take_notifier(environ: MutableMapping[str, str], *, window_s: float) -> Notifier | None:

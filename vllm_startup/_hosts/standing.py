@@ -122,11 +122,16 @@ def when_asked(before: Standing, *, well: bool, detail: str | None) -> Standing:
     return attrs.evolve(before, state="ready" if well else "unready", summary=summary)
 
 
-def when_stopping(before: Standing) -> Standing:
-    """The standing of a server that was asked to stop."""
-    if before.state == "failed":
+def when_stopping(before: Standing, why: str = "stopping") -> Standing:
+    """The standing of a server that was asked to stop, or has ended. Why its start failed stays known."""
+    if before.state in ("stalled", "failed", "stopping"):
         return before
-    return attrs.evolve(before, state="stopping", summary="stopping")
+    return attrs.evolve(before, state="stopping", summary=clean(why))
+
+
+def when_refused(cause: Cause) -> Standing:
+    """The standing of a server that was not started, since its start would have failed."""
+    return Standing(state="failed", summary=clean(f"not started: {cause.message}"), cause=cause)
 
 
 class Conditions:

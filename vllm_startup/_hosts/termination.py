@@ -36,11 +36,11 @@ def cause_message(cause: Cause) -> str:
 
 
 def write(path: str, text: str) -> None:
-    """Write a line in place: the file is a mount of its own and cannot be replaced.
+    """Write a line in place, or nothing: the file is a mount of its own and cannot be replaced.
 
     Raises:
         OSError: It cannot be written.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK
     with os.fdopen(os.open(path, flags, 0o600), "w", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(f"{text}\n")
+        file.write(f"{text}\n" if text else "")
