@@ -26,7 +26,14 @@ _RUNTIME = """\
 #!{python}
 import json, os, sys
 arguments = sys.argv[1:]
-if "create" in arguments:
+if "exec" in arguments:
+    path = arguments[arguments.index("--process") + 1]
+    with open(path) as file:
+        process = json.load(file)
+    process.pop("rlimits", None)
+    with open(path, "w") as file:
+        json.dump(process, file)
+elif "create" in arguments:
     path = os.path.join(arguments[arguments.index("--bundle") + 1], "config.json")
     with open(path) as file:
         specification = json.load(file)

@@ -324,9 +324,9 @@ def _what_is_left(timeouts: Timeouts, passed_s: float) -> Timeouts:
 
 
 def _ending(returncode: int) -> str:
-    return (
-        f"exited with status {returncode}" if returncode >= 0 else f"was ended by {signal_name(-returncode)}"
-    )
+    if returncode < 0:
+        return f"was ended by {signal_name(-returncode)}"
+    return f"exited with status {returncode}"
 
 
 def _screen(report: StartupReport) -> str:
