@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from real_launches import EAGER, GONE_S, Launching
+from real_launches import EAGER, GONE_S, LIMIT_S, Launching
 from trees import eventually
 
 pytestmark = pytest.mark.real
@@ -98,7 +98,7 @@ def test_a_failed_start_that_does_not_exit(stays: str, launching: Launching) -> 
 @pytest.mark.parametrize("stays", ["all", "server"])
 def test_run_ends_a_failed_start_that_does_not_exit(stays: str, launching: Launching) -> None:
     process = launching.run("--exit-grace", "2", model="long", stays=stays)
-    _, errors = process.communicate(timeout=120)
+    _, errors = process.communicate(timeout=LIMIT_S)
 
     assert (process.returncode, "kv_cache_too_small" in errors) == (1, True), errors
     assert launching.traces.all() == []
