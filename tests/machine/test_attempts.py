@@ -339,3 +339,34 @@ def test_a_start_over_new_year_does_not_break() -> None:
     run = watch([(0, opened()), (0, log(*lines, history=True))], wall=new_year + 20, until_s=1)
     assert run.phases["initializing"] == 40.0
     assert run.report.started_at == "2026-12-31T23:59:30.000Z"
+
+
+def shared(*rows: Seen) -> Run:
+    """A server of process 10 that has spoken, and what follows in its log."""
+    ours = (api(BANNER, pid=10), engine(INIT, pid=20))
+    members = tree(server(), core(20))
+    return watch([(0, opened()), (0, found(10)), (1, members), (2, log(*ours)), *rows], until_s=60)
+
+
+def test_another_servers_failure_in_a_shared_log_is_not_ours() -> None:
+    theirs = [line.replace("pid=10)", "pid=500)") for line in crashed(pid=500)]
+    run = shared((3, log(*theirs)), (4, log(engine(LOAD, pid=20))), (5, answered()))
+    assert (run.report.outcome, len(run.report.attempts)) == ("ready", 1)
+    assert [warning.code for warning in run.report.warnings] == ["log_shared"]
+    assert "loading_weights" in run.phases
+
+
+def test_the_watched_servers_own_failure_is_found_in_a_shared_log() -> None:
+    own = (*failing(OOM, pid=20), *aftermath())
+    run = shared(
+        (3, log(api(BANNER, pid=500))), (4, log(*own)), (5, died(20, "VLLM::EngineCore")), (6, died())
+    )
+    assert run.report.outcome == "failed"
+    assert run.report.cause is not None
+    assert run.report.cause.kind == "gpu_out_of_memory"
+
+
+def test_a_new_process_after_the_death_of_ours_is_no_stranger() -> None:
+    run = shared((3, died(20, "VLLM::EngineCore")), (3.1, died()), (3.2, log(api(BANNER, pid=500))))
+    assert len(run.report.attempts) == 2
+    assert run.report.warnings == ()

@@ -83,6 +83,8 @@ class Attempt:
         self.processes: dict[int, Process] = {}
         self.names: dict[int, str] = {}
         """Engines and workers as the log names them, by their pids there."""
+        self.strangers: set[int] = set()
+        """Main processes of other servers that write into the same log."""
         self.ending = Ending(self.told, source)
         self.result: Result | None = None
         self._emit = emit
@@ -250,6 +252,23 @@ class Attempt:
             or pid in self.engines.by_pid
             or pid in self.told.banners.values()
         )
+
+    def is_strangers(self, line: Line, *, starts: bool) -> bool:
+        """Whether another server wrote the line, beside the watched one, which lives: they share a log.
+
+        That can be told where the log and the probes use the same pids.
+        """
+        own, pid, told = self.pid, line.pid, self.told
+        if pid is None or own is None or own == pid or self.ending.root is not None:
+            return False
+        if told.over or own not in told.banners.values():
+            return False
+        alive = self.ending.alive
+        if starts and line.process in told.banners and pid not in alive:
+            self.strangers.add(pid)
+        if not self.strangers:
+            return False
+        return pid in self.strangers or (len(alive) > 1 and pid not in alive and not self.knows(pid))
 
     def hear_late(self, line: Line, at: float) -> None:
         """Take a line that is read after this attempt's end: it may say why it ended."""

@@ -160,6 +160,10 @@ class Bringup:
             self.attempt.signs.spoke_at = at  # more may follow: nothing weak is taken before it has
             return
         spoke = self.chronicle.hear(reading.lines, lambda _: at, history=False)
+        for pid in self.attempt.strangers:
+            self.warn(
+                at, "log_shared", f"another server, process {pid}, writes into the same log: it is left out"
+            )
         if reading.partial is not None:
             self.chronicle.glance(reading.partial, at)
         self.source.line_at = at

@@ -112,6 +112,8 @@ class Chronicle:
     ) -> None:
         attempt = self.attempts[-1]
         starts = _any_means(sightings, _START)
+        if attempt.is_strangers(line, starts=starts):
+            return
         if not starts and self._is_of_the_dead(line):
             self.attempts[-2].hear_late(line, at)
             return
