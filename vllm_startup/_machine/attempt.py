@@ -85,6 +85,7 @@ class Attempt:
         """Engines and workers as the log names them, by their pids there."""
         self.strangers: set[int] = set()
         """Main processes of other servers that write into the same log."""
+        self._strange = False
         self.ending = Ending(self.told, source)
         self.result: Result | None = None
         self._emit = emit
@@ -256,19 +257,17 @@ class Attempt:
     def is_strangers(self, line: Line, *, starts: bool) -> bool:
         """Whether another server wrote the line, beside the watched one, which lives: they share a log.
 
-        That can be told where the log and the probes use the same pids.
+        That can be told where the log and the probes use the same pids. A line without one is taken for
+        the same server's as the line before it.
         """
         own, pid, told = self.pid, line.pid, self.told
-        if pid is None or own is None or own == pid or self.ending.root is not None:
+        if own is None or told.over or self.ending.root is not None or own not in told.banners.values():
             return False
-        if told.over or own not in told.banners.values():
-            return False
-        alive = self.ending.alive
-        if starts and line.process in told.banners and pid not in alive:
+        if starts and pid is not None and line.process in told.banners and pid not in self.ending.alive:
             self.strangers.add(pid)
-        if not self.strangers:
-            return False
-        return pid in self.strangers or (len(alive) > 1 and pid not in alive and not self.knows(pid))
+        if self.strangers and pid is not None:
+            self._strange = pid in self.strangers or not (pid in self.ending.alive or self.knows(pid))
+        return self._strange
 
     def hear_late(self, line: Line, at: float) -> None:
         """Take a line that is read after this attempt's end: it may say why it ended."""
