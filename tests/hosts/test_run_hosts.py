@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import attrs
-import psutil
 import pytest
 
 from vllm_startup import causes, probes
@@ -71,15 +70,6 @@ class Answering:
 
     async def aclose(self) -> None:
         pass
-
-
-def server_of(pid: int) -> psutil.Process:
-    """The main process of the simulated server under ``run``."""
-    for process in psutil.Process(pid).children(recursive=True):
-        words = process.cmdline()
-        if "vllm_startup._demo" in words and not any(word.startswith("--role=") for word in words):
-            return process
-    raise AssertionError("no server runs")
 
 
 async def asked(port: int, path: str) -> tuple[int, str]:
@@ -223,33 +213,35 @@ async def test_a_server_that_fails_after_it_was_ready_is_not_ready_any_more(star
     assert "answers no longer" in (await asked(port, "/readyz"))[1]
 
 
-async def test_a_server_that_hangs_after_it_was_ready_feeds_no_watchdog(start: Start, tmp_path: Path) -> None:
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(tmp_path / "notify"))
-    manager.settimeout(20)
-    process = await start(
-        "--until", "health", "--", *simulated_server(speed=5),
-        NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="1000000",
-    )  # fmt: skip
-
-    def hears(wanted: bytes) -> bool:
-        try:
-            while manager.recv(65536) != wanted:
-                pass
-        except TimeoutError:
-            return False
-        return True
-
-    with manager:
-        assert await asyncio.to_thread(hears, b"WATCHDOG=1")
-        server = server_of(process.pid)
-        server.suspend()
-        await asyncio.sleep(0.5)  # an answer may be on its way
-        manager.settimeout(3)
-        assert await asyncio.to_thread(hears, b"WATCHDOG=1") is False
-        server.resume()
-        manager.settimeout(20)
-        assert await asyncio.to_thread(hears, b"WATCHDOG=1")
+@pytest.mark.parametrize(
+    ("says", "fed"),
+    [
+        ([probes.Answer(tier="health", ok=True, status=200)], True),
+        ([probes.Answer(tier="health", ok=False, status=503)], False),
+        ([probes.Answer(tier="health", ok=False, detail="no answer")], False),
+        ([], False),
+        (None, True),
+    ],
+    ids=["well", "503", "timeout", "nothing", "not-asked"],
+)
+async def test_the_watchdog_is_fed_by_good_answers_alone(
+    says: list[probes.Reading] | None, fed: bool, tmp_path: Path
+) -> None:
+    environ = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "100000"}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(environ["NOTIFY_SOCKET"])
+        manager.setblocking(False)
+        heard = []
+        async with Hosts(Wanted(), environ, warn=pytest.fail) as ours:
+            await ours.decided(READY, None if says is None else lambda: Answering(says))
+            await asyncio.sleep(0.5)
+            while True:
+                try:
+                    heard += manager.recv(65536).decode().split("\n")
+                except BlockingIOError:
+                    break
+    assert "READY=1" in heard
+    assert ("WATCHDOG=1" in heard) is fed
 
 
 async def test_a_server_without_an_answer_for_long_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
