@@ -199,11 +199,17 @@ def _ip(*words: str) -> None:
 
 def left_behind() -> list[str]:
     """What of the clients under test is still there: processes of ours, folders for sockets."""
-    ours = [p for p in psutil.Process().children(recursive=True) if p.name() == "ssh"]
     return [
-        *(" ".join(p.cmdline()) for p in ours if p.status() != psutil.STATUS_ZOMBIE),
+        *(str(child) for child in psutil.Process().children() if _is_client(child)),
         *map(str, Path(tempfile.gettempdir()).glob("vllm-ssh-*")),
     ]
+
+
+def _is_client(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "ssh" and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _tree(pid: int) -> list[psutil.Process]:

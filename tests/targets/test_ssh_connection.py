@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -322,7 +323,8 @@ if sys.argv[1] == "wait":
 
 def child(sshd: Sshd, how: str) -> tuple[subprocess.Popen[str], int, Path]:
     command = [sys.executable, "-W", "ignore", "-c", CHILD, how, *sshd.options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    env = {**os.environ, "TMPDIR": tempfile.gettempdir()}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     assert process.stdout is not None
     pid, folder = process.stdout.readline().split()
     return process, int(pid), Path(folder)

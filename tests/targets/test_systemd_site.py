@@ -11,6 +11,7 @@ from fake_commands import FakeCommands, entry, shown
 
 from vllm_startup.targets import LoggedTarget, SystemdUnit, Target, TargetError, systemd
 from vllm_startup.targets._commands import Completed
+from vllm_startup.targets._here import Here
 
 UNREADABLE = Completed(1, "", "No journal files were opened due to insufficient permissions.")
 READABLE = Completed(0, json.dumps(entry(MESSAGE="hello")), "")
@@ -22,7 +23,7 @@ def unit(journalctl: Completed = READABLE, cat: str = "", **properties: object) 
         "systemctl cat": Completed(0, cat, ""),
         "journalctl": journalctl,
     }
-    return SystemdUnit("vllm", commands=FakeCommands(answers=answers))
+    return SystemdUnit("vllm", place=Here(FakeCommands(answers=answers)))
 
 
 def start(argv: str) -> str:

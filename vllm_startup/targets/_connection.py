@@ -28,6 +28,7 @@ import attrs
 
 from vllm_startup._text import clean
 from vllm_startup.targets._ssh_errors import explained
+from vllm_startup.targets._ssh_tunnel import SshTunnel
 from vllm_startup.targets._target import TargetError
 
 CONNECT_LIMIT_S: Final = 30.0
@@ -97,10 +98,6 @@ class _Held:
         self.end_master()
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-
-
-class ForwardingForbiddenError(OSError):
-    """The other machine's sshd lets no tunnel through."""
 
 
 class Closable(Protocol):
@@ -355,34 +352,6 @@ class Connection:
 
     def _loss(self) -> ConnectionLostError:
         return ConnectionLostError(f"the connection to {self.destination} is lost: {self._lost}")
-
-
-class SshTunnel:
-    """A unix socket here that leads to an address on the other machine (a `Route`)."""
-
-    def __init__(self, connection: Connection, there: str, path: str) -> None:
-        self.there = there
-        self.path = path
-        self.generation = 0
-        self._connection = connection
-
-    def open(self) -> None:
-        """Open it if it is not open. It blocks."""
-        self._connection.open_tunnel(self)
-
-    def refusal(self) -> str | None:
-        """What the other machine said about the newest connection that led nowhere.
-
-        Raises:
-            ForwardingForbiddenError: It lets nobody through.
-        """
-        said = self._connection.refusal()
-        if said is not None and "prohibited" in said:
-            raise ForwardingForbiddenError(
-                f"sshd on {self._connection.destination} forwards nothing to {self.there} ({said}): allow it"
-                " (AllowTcpForwarding, PermitOpen), or give a url that this machine reaches"
-            )
-        return said
 
 
 def _output(

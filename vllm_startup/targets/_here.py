@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vllm_startup.probes._protocol import Probe
-from vllm_startup.targets._commands import LocalCommands
+from vllm_startup.targets._commands import Commands, LocalCommands
 from vllm_startup.targets._following import FollowingProbe, MainProcess
 from vllm_startup.targets._place import MOST_BYTES, Heard, ProcessLooks
 from vllm_startup.targets._supervised import SupervisedProcess
@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 
 
 class Here:
-    """This machine."""
+    """This machine.
 
-    def __init__(self) -> None:
-        self.commands = LocalCommands()
+    Args:
+        commands: Runs commands on it.
+    """
+
+    def __init__(self, commands: Commands | None = None) -> None:
+        self.commands: Commands = commands or LocalCommands()
 
     def clock_ahead_s(self) -> float:
         """Its clock is the one that others are measured by."""

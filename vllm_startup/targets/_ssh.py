@@ -15,7 +15,7 @@ from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._url import ServerAddress
 from vllm_startup.probes._protocol import Probe
 from vllm_startup.probes._system import Identity
-from vllm_startup.targets._connection import Connection, SshTunnel
+from vllm_startup.targets._connection import Connection
 from vllm_startup.targets._far_gpus import FarGpuProbe
 from vllm_startup.targets._far_log import FarFiles, FarLogProbe
 from vllm_startup.targets._far_processes import FarProcessProbe
@@ -23,6 +23,7 @@ from vllm_startup.targets._far_system import FarSystem
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._place import MOST_BYTES, Heard, PlacedTarget, ProcessLooks
 from vllm_startup.targets._shell import SshCommands
+from vllm_startup.targets._ssh_tunnel import SshTunnel
 from vllm_startup.targets._target import Site, TargetError
 
 if TYPE_CHECKING:
