@@ -36,6 +36,23 @@ def test_lines_that_were_cut_at_a_column_are_whole_again(width: int) -> None:
     assert len(found) == len(parts)
 
 
+def test_a_line_that_is_as_long_as_the_column_ends_where_a_record_follows() -> None:
+    record = LINES[0]
+    exact = ("ValueError: " + "x" * 80)[:80]
+    lines = [record, *LINES[1:], exact, record]
+    assert [line for line in written(cut(lines, 80)) if line != CONTINUED] == lines
+
+
+@pytest.mark.parametrize("margin", ["    ", "\t", "  | ", " │ "])
+def test_what_stands_before_every_line_is_no_part_of_it(margin: str) -> None:
+    assert written([margin + line for line in LINES if line]) == [line for line in LINES if line]
+
+
+def test_objects_of_json_are_whole_lines() -> None:
+    lines = ['{"log": "' + text + '"}' for text in ("a" * 90, "b" * 20, "c" * 90, "d" * 50, "e" * 90, "f")]
+    assert written(lines) == lines
+
+
 def test_a_whole_line_has_the_number_of_its_first_part() -> None:
     parts = cut(LINES, 80)
     assert written(parts).index("Traceback (most recent call last):") == parts.index(

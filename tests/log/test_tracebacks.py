@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from vllm_startup._log.exceptions import RaisedChain, parse_exception
+from vllm_startup._log.exceptions import RaisedChain, RaisedError, carried, parse_exception
 from vllm_startup._log.lines import LineReader
 from vllm_startup._log.tracebacks import Tracebacks
 
@@ -231,6 +231,33 @@ def test_a_notebook_s_traceback() -> None:
 )
 def test_what_is_no_exception(text: str) -> None:
     assert parse_exception(text, loose=True) is None
+
+
+def test_a_class_of_a_binding_may_begin_small() -> None:
+    assert said(HEADER, *FRAME, "nixl._bindings.nixlBackendError: NIXL_ERR_BACKEND") == [
+        [("first", "nixl._bindings.nixlBackendError", "NIXL_ERR_BACKEND")]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "inside"),
+    [
+        ("PermissionError: [Errno 13] no", ("PermissionError", "[Errno 13] no")),
+        ("backend='inductor' raised:\nAssertionError: no", ("AssertionError", "no")),
+        ("No valid triton configs. PTXASError: no", None),
+        ("backend='x'\nand raised:\nAssertionError: no", None),
+        ("it is no more", None),
+    ],
+)
+def test_an_exception_that_another_one_s_text_begins_with(text: str, inside: tuple[str, str] | None) -> None:
+    outer = RaisedError(type="x.InductorError", text=text, line=7, functions=("makedirs",))
+    found = carried(outer)
+    assert (found and (found.type, found.text)) == inside
+    assert found is None or (found.line, found.functions) == (7, ("makedirs",))
+
+
+def test_a_fence_ends_a_message() -> None:
+    assert said(HEADER, *FRAME, "ValueError: bad", "```") == [[("first", "ValueError", "bad")]]
 
 
 def test_it_is_open_while_a_traceback_goes_on_and_closed_in_the_end() -> None:

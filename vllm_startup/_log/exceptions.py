@@ -114,6 +114,7 @@ def _notebook_frame() -> re.Pattern[str]:
     return re.compile(r"File ([^\s:]+):\d+, in ([^\s(]+)")
 
 
+_CLASSES: Final = ("Error", "Exception")  # bindings' classes may begin small: nixl's nixlBackendError
 _SUFFIXES: Final = (
     "Error", "Exception", "Warning", "Interrupt", "Exit", "Iteration", "ExceptionGroup", "Failed",
     "Timeout", "TimeoutExpired", "NotFound", "OutOfResources",
@@ -135,11 +136,27 @@ def parse_exception(text: str, *, loose: bool) -> tuple[str, str] | None:
         return None
     name = found[1].partition("(")[0]
     last = name.rpartition(".")[2]
-    if not last[:1].isupper() and not ("." in name and last[:1] == "_"):
+    if not last[:1].isupper() and not ("." in name and (last[:1] == "_" or last.endswith(_CLASSES))):
         return None
     if not (last.endswith(_SUFFIXES) or (loose and "." in name)):
         return None
     return found[1], found[2] or ""
+
+
+def carried(error: RaisedError) -> RaisedError | None:
+    """The exception that another one's text begins with, as compilers' wrappers print it.
+
+    ``InductorError: PermissionError: [Errno 13] ...``, ``BackendCompilerFailed: ... raised:`` and
+    the exception on the next line.
+    """
+    text = error.text
+    head, raised, rest = text.partition(" raised:\n")
+    if raised and "\n" not in head:
+        text = rest
+    found = parse_exception(text, loose=False)
+    if found is None or not found[1]:
+        return None
+    return attrs.evolve(error, type=found[0], text=found[1])
 
 
 def strip_margin(text: str) -> str:

@@ -25,12 +25,23 @@ def margin_of(lines: list[str]) -> Callable[[str], str] | None:
         return lambda line: line.removeprefix(quote) if line != ">" else ""
     if _is_numbered(head):
         return _unnumbered
-    indent = min(len(line) - len(line.lstrip(" \t")) for line in filled)
-    return _outdented(filled[0][:indent]) if indent else None
+    margin = _margin().match(_common(min(filled), max(filled)))
+    return _outdented(margin[0]) if margin is not None else None
 
 
 def _outdented(margin: str) -> Callable[[str], str]:
     return lambda line: line.removeprefix(margin)
+
+
+def _common(first: str, last: str) -> str:
+    """What a sorted list's first and last text begin with: so do all between them."""
+    return next((first[:at] for at, letter in enumerate(first) if letter != last[at : at + 1]), first)
+
+
+@cache
+def _margin() -> re.Pattern[str]:
+    """Indentation, or the rule that a web page draws beside a log."""
+    return re.compile(r"[ \t]+(?:[|│] ?)?")
 
 
 @cache

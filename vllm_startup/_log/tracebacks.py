@@ -54,7 +54,7 @@ _Key: TypeAlias = "tuple[str | None, int | None, str | None]"
 _FOREIGN_STARTS: Final = (
     "INFO:", "WARNING:", "ERROR:", "[W", "[rank", "[E", "[I", "[Gloo]", "Process ", "Exception ignored",
     "nanobind:", "usage:", "NCCL ", "Fatal Python error", "!!!!!!!", "Loading safetensors", "*** ",
-    "terminate called",
+    "terminate called", "```",
 )  # fmt: skip
 
 

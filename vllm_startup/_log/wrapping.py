@@ -15,7 +15,7 @@ import attrs
 
 from vllm_startup._log.margins import margin_of
 from vllm_startup._log.prefixes import Prefixes
-from vllm_startup._log.records import is_record
+from vllm_startup._log.records import is_record, vllm
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -126,7 +126,14 @@ def _begins(text: str) -> bool:
 
 def _is_headed(text: str) -> bool:
     """Whether a line has a header, vLLM's or another's."""
+    if text.startswith('{"'):
+        return True  # an object of JSON is a line of its own
     return is_record(text) or Prefixes(is_record).strip(text).text != text
+
+
+def _goes_on(line: str, following: str, wrap: Wrap) -> bool:
+    """Whether a line was cut; one that a record follows is as long as the column by chance."""
+    return wrap.continues(line, following) and vllm(following) is None
 
 
 def _join(lines: list[str], wrap: Wrap) -> tuple[list[str], list[str]]:
@@ -135,7 +142,7 @@ def _join(lines: list[str], wrap: Wrap) -> tuple[list[str], list[str]]:
     start = 0
     for at in range(1, len(lines) + 1):
         so_far = lines[at - 1].rstrip("\r")
-        if at < len(lines) and wrap.continues(so_far, lines[at]) and at - start < _LONGEST // wrap.width:
+        if at < len(lines) and _goes_on(so_far, lines[at], wrap) and at - start < _LONGEST // wrap.width:
             continue
         if at == len(lines):
             return joined, lines[start:]
