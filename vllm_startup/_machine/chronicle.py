@@ -226,8 +226,14 @@ def _of_a_start(sightings: tuple[Sighting, ...]) -> bool:
     return any(s.phase is not None for s in sightings)
 
 
+# Who goes on to speak of a start that has ended: Slurm ends the other nodes' tasks then.
+_EPILOGUES = ("srun: ", "slurmstepd: ")
+
+
 def _closing(sightings: tuple[Sighting, ...], line: Line) -> bool:
-    return line.process == "systemd" or any(s.means in (Means.SHUTDOWN, Means.EXIT) for s in sightings)
+    if line.process == "systemd" or line.message.startswith(_EPILOGUES):
+        return True
+    return any(s.means in (Means.SHUTDOWN, Means.EXIT) for s in sightings)
 
 
 def _triggers(theirs: tuple[str, ...]) -> Triggers[_Telling]:
