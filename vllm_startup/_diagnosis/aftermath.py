@@ -308,7 +308,7 @@ def _vanished(ends: Ends) -> Cause:
             confidence="likely",
         )
     elif ends.wrapper_lost and (ends.workers or ends.engines):  # else the lines above are not there
-        (pid, name) = next(iter(ends.workers.items())) if len(ends.workers) == 1 else (None, None)
+        (pid, name) = next(iter(ends.workers.items())) if len(ends.workers) == 1 else (None, first or None)
         cause = ProcessVanished(
             message=f"{name or 'a worker'} is gone, and the log does not say why; {_COLLECT}",
             process=name or "Worker",

@@ -56,6 +56,7 @@ class Candidate:
     cause: Cause
     settled: bool = True
     ends: bool = False  # the text that names it says that the start is over
+    open: bool = False  # more of the text may say more
 
     @property
     def order(self) -> tuple[int, int]:
@@ -111,6 +112,41 @@ def ends_program(chain: RaisedChain) -> bool:
     last = chain.links[-1]
     of_main = chain.role in (None, Role.API_SERVER, Role.LAUNCHER)
     return last.main and last.link != "quoted" and chain.level is None and of_main and bool(last.type)
+
+
+# What a start goes through, from its arguments to the server (vLLM 0.4 to 0.33).
+_STEPS: Final = frozenset(
+    {
+        "run_server",
+        "run_server_worker",
+        "build_async_engine_client",
+        "build_async_engine_client_from_engine_args",
+        "from_engine_args",
+        "from_vllm_config",
+        "create_engine_config",
+        "create_model_config",
+        "init_device",
+        "load_model",
+        "determine_available_memory",
+        "determine_num_available_blocks",
+        "initialize_cache",
+        "initialize_from_config",
+        "compile_or_warm_up_model",
+        *_ENTRIES,
+    }
+)
+
+
+def left_uncaught(chain: RaisedChain, *, known: bool) -> bool:
+    """Whether it is what the interpreter prints of an exception that nobody caught.
+
+    Args:
+        chain: What was printed.
+        known: Whether a rule knows it; another must have left one of the start's own steps.
+    """
+    if chain.level is not None or headed(chain, aftermath.HARMLESS_HEADLINES):
+        return False
+    return known or any(not _STEPS.isdisjoint(error.functions) for error in chain.links)
 
 
 def root_of(errors: list[RaisedError]) -> RaisedError:

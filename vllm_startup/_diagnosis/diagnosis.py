@@ -27,7 +27,6 @@ import attrs
 from vllm_startup._diagnosis import aftermath
 from vllm_startup._diagnosis.aftermath import is_ending
 from vllm_startup._diagnosis.candidates import (
-    KNOWN_BARE,
     KNOWN_LINE,
     KNOWN_QUOTED,
     KNOWN_SPOKEN,
@@ -39,6 +38,7 @@ from vllm_startup._diagnosis.candidates import (
     ends_process,
     ends_program,
     headed,
+    left_uncaught,
     root_of,
     weigh_known,
     weigh_unknown,
@@ -46,7 +46,7 @@ from vllm_startup._diagnosis.candidates import (
 from vllm_startup._diagnosis.evidence import clean, with_evidence
 from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
-from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError
+from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError, carried
 from vllm_startup._log.tracebacks import Tracebacks
 from vllm_startup._log.triggers import Triggers
 from vllm_startup.causes._rules import RANKS, CauseRule
@@ -103,7 +103,7 @@ class Diagnosis:
         self._ends = aftermath.Ends()
         self._fatal = False
         self._ready = False
-        self._uncaught: int | None = None  # the line of the last known exception that nobody logged
+        self._uncaught: int | None = None  # the line of the last one that nobody logged
         self._mild = 0  # the last line in which vLLM's logger said something harmless
         # What the unfinished streams hold, until a line changes it.
         self._pending: tuple[Candidate | None, bool] | None = None
@@ -182,7 +182,7 @@ class Diagnosis:
 
     @property
     def ends_in_failure(self) -> bool:
-        """Whether the text's last words are an exception that a rule knows and that nobody logged."""
+        """Whether the text's last words are an exception of the start's that nobody logged."""
         return self._uncaught is not None and self._uncaught > self._mild
 
     @property
@@ -237,7 +237,7 @@ class Diagnosis:
             chains = self._tracebacks.peek()
             for chain in chains:
                 found = self._judge(chain)
-                if found is not None and found.cause.kind == UNCLASSIFIED:
+                if found is not None and found.open:
                     found = attrs.evolve(found, settled=False)  # the next line may hold what a rule knows
                 best = better(best, found)
             self._pending = (best, any(ends_program(chain) for chain in chains))
@@ -307,7 +307,7 @@ class Diagnosis:
         if found is not None:
             self._offer(found)
             self._fatal = self._fatal or found.ends
-            if chain.level is None and found.score >= KNOWN_BARE:
+            if left_uncaught(chain, known=found.cause.kind != UNCLASSIFIED):
                 self._uncaught = found.line
 
     def _offer(self, found: Candidate) -> None:
@@ -327,7 +327,8 @@ class Diagnosis:
             return self._inspection(root, chain)
         if root.name in aftermath.SECONDARY_TYPES:
             return None
-        return Candidate(score=weigh_unknown(chain), line=root.line, cause=_unclassified(root, chain))
+        score = weigh_unknown(chain)
+        return Candidate(score=score, line=root.line, cause=_unclassified(root, chain), open=True)
 
     def _known(self, chain: RaisedChain) -> Candidate | None:
         """The link that the most telling rule knows; the first of equals."""
@@ -335,7 +336,7 @@ class Diagnosis:
         for error in chain.links:
             if aftermath.is_wrapper(error):
                 continue
-            matched = self._rules.of_error(error)
+            matched = self._recognise(error)
             if matched is None:
                 continue
             rule, cause = matched
@@ -355,7 +356,17 @@ class Diagnosis:
             line=error.line,
             cause=with_evidence(cause, error.full, chain.process, error.line),
             ends=rule.ends,
+            open=rule.rank == "vague",
         )
+
+    def _recognise(self, error: RaisedError) -> tuple[CauseRule, Cause] | None:
+        """The most telling rule's word on an exception, or on the one that it carries in its text."""
+        outer = self._rules.of_error(error)
+        inside = carried(error)
+        inner = self._rules.of_error(inside) if inside is not None else None
+        if outer is None or inner is None:
+            return outer or inner
+        return inner if RANKS[inner[0].rank] > RANKS[outer[0].rank] else outer
 
     def _inspection(self, root: RaisedError, chain: RaisedChain) -> Candidate | None:
         """An exception that no rule knows, inside a failed inspection of the model's class."""

@@ -120,51 +120,35 @@ def _argument(argument: str | None, found: Found) -> Cause:
     return InvalidArguments(message=said, argument=argument, retryable=False)
 
 
+_NO_JSON = r"\(char \d{1,12}\)"  # how Python's json ends what it says of a file
+
+
 def _config_refused(found: Found) -> Cause | None:
     what = found.word("what") or ""
-    if "failed to be inspected" in what:
+    if "failed to be inspected" in what or compiled(_NO_JSON).search(what):
         return None  # says nothing of arguments
-    named = compiled(r"--[a-z][a-z0-9-]{1,60}").search(what)
     return InvalidArguments(
         message=f"{found.word('config')} refused what it was given: {what}",
         confidence="likely",
-        argument=named[0] if named else None,
+        argument=_named(what),
         retryable=False,
     )
 
 
-# Tensor parallel sizes that are worth naming: GPUs of a deployment.
-_MAX_SIZE = 64
+# vLLM's own checks of what it was given (0.4 to 0.33); transformers and the hub fail elsewhere.
+_CHECKS = r"/vllm/(?:config(?:\.py|/\w+\.py)|engine/arg_utils\.py|entrypoints/\S*cli_args\.py)$"
 
 
-def _divisors(count: int) -> str:
-    return ", ".join(str(n) for n in range(1, min(count, _MAX_SIZE) + 1) if count % n == 0)
+def _check_refused(found: Found) -> Cause | None:
+    location = found.error.location if found.error is not None else None
+    if location is None or not compiled(_CHECKS).search(location[0]):
+        return None
+    return attrs.evolve(_argument(_named(found.text), found), confidence="likely")
 
 
-def _heads(found: Found) -> Cause:
-    heads, size = found.number("count") or 0, found.number("size")
-    return ParallelSizeInvalid(
-        message=f"{heads} attention heads cannot be divided among {size} tensor parallel ranks",
-        hint=f"--tensor-parallel-size must divide {heads}: {_divisors(heads)}" if heads else None,
-        what="attention heads",
-        size=size,
-        allowed=heads,
-        retryable=False,
-    )
-
-
-def _indivisible(found: Found) -> Cause:
-    count, size = found.number("count"), found.number("size")
-    what = found.word("what")
-    return ParallelSizeInvalid(
-        message=f"{what or 'a dimension of the model'} ({count}) does not go with the size {size}",
-        hint=f"the size must divide {count}: {_divisors(count)}" if what and count else None,
-        confidence="certain" if what else "likely",
-        what=what,
-        size=size,
-        allowed=count,
-        retryable=False,
-    )
+def _named(text: str) -> str | None:
+    named = compiled(r"--[a-z][a-z0-9-]{1,60}").search(text)
+    return named[0] if named else None
 
 
 def _too_long(found: Found) -> Cause:
@@ -260,7 +244,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="validation error",
         pattern=r"validation errors? for (?P<config>\w{1,60}(?:Config|Args))\n {1,4}Value error, "
         r"(?P<what>[^\n]{1,600})",
-        rank="generic",
+        rank="vague",
         build=_config_refused,
         versions="0.9 to 0.33, pydantic 2",
     ),
@@ -282,68 +266,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.22 to 0.33",
     ),
     CauseRule(
-        literal="Total number of attention heads",
-        pattern=r"Total number of attention heads \((?P<count>\d+)\) must be divisible by tensor "
-        r"parallel size "
-        r"\((?P<size>\d+)\)",
-        build=_heads,
-        versions="0.2 to 0.33",
-    ),
-    CauseRule(
-        literal="must be divisible by",
-        pattern=r"(?P<what>Number of experts|[Nn]um(?:ber of)? ?_?\w+|tp_size"
-        r"|nnodes)[^\n]{0,60}?\(?=?(?P<count>\d+)\)?"
-        r"[^\n]{0,40}? must be divisible by [^\n]{0,60}?(?P<size>\d+)",
-        rank="generic",
-        build=_indivisible,
-        versions="0.5 to 0.33",
-    ),
-    CauseRule(
-        literal="Tensor parallel size ",
-        pattern=r"Tensor parallel size (?P<size>\d+) is greater than the number of experts (?P<count>\d+)",
-        build=_indivisible,
-        versions="0.3 to 0.33",
-    ),
-    CauseRule(
-        literal=" is not divisible by ",
-        pattern=r"AssertionError: (?P<count>\d+) is not divisible by (?P<size>\d+)",
-        rank="generic",
-        build=_indivisible,
-        versions="0.2 to 0.33",
-    ),
-    CauseRule(
-        literal="is not divisible by",
-        pattern=r"Weight (?:in|out)put_\w{1,40} = ?\d+\s+is\s+not\s+divisible\s+by\s+"
-        r"(?:min_thread_\w|weight\s+quantization\s+block_\w)",
-        rank="generic",
-        build=lambda _: ParallelSizeInvalid(
-            message="the tensor parallel size cuts the quantised weights at a place that their groups "
-            "do not allow",
-            what="quantisation group",
-            confidence="likely",
-            retryable=False,
-        ),
-        versions="0.3 to 0.33",
-    ),
-    CauseRule(
-        literal="with tensor parallelism is not supported",
-        build=lambda _: ParallelSizeInvalid(
-            message="weights that were quantised with bitsandbytes cannot be split among ranks",
-            hint="start with --tensor-parallel-size 1 (and --pipeline-parallel-size for more GPUs)",
-            what="tensor parallel size",
-            retryable=False,
-        ),
-        versions="0.6 to 0.8",
-    ),
-    CauseRule(
-        literal="Pipeline parallelism is not supported for this model",
-        build=lambda _: ParallelSizeInvalid(
-            message="the model cannot be split into pipeline stages",
-            hint="leave --pipeline-parallel-size out, and raise --tensor-parallel-size instead",
-            what="pipeline parallel size",
-            retryable=False,
-        ),
-        versions="0.6 to 0.33",
+        literal="create_engine_config",
+        frame="create_engine_config",
+        exceptions=("ValueError", "AssertionError", "NotImplementedError"),
+        rank="vague",
+        build=_check_refused,
+        versions="0.4 to 0.33",
     ),
     CauseRule(
         literal="is greater than the derived max_model_len",

@@ -113,6 +113,14 @@ def _adapter(found: Found) -> Cause:
     )
 
 
+def _no_lora(found: Found) -> Cause:
+    return AdapterInvalid(
+        message=f"vLLM does not support LoRA for {found.word('model')}",
+        hint="start without --enable-lora, or merge the adapter into the weights",
+        retryable=False,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="Error while deserializing header", build=_corrupt, versions="safetensors 0.3 to 0.7"),
     CauseRule(literal="SafetensorError", rank="generic", build=_corrupt, versions="safetensors 0.3 to 0.7"),
@@ -155,6 +163,12 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(literal="Attempted to load weight", build=_mismatch, versions="0.5 to 0.33"),
     CauseRule(
+        literal="Failed to map GGUF parameters",
+        build=_mismatch,
+        versions="0.14",
+    ),
+    CauseRule(literal="in loaded state!", pattern=r"Missing keys ", build=_mismatch, versions="0.6 to 0.33"),
+    CauseRule(
         literal="size mismatch for",
         pattern=r"size mismatch for (?P<parameter>[\w.]{1,200})",
         build=_mismatch,
@@ -178,10 +192,34 @@ RULES: tuple[CauseRule, ...] = (
         literal="weight_loader", frame="weight_loader", build=_mismatch, rank="weak", versions="0.2 to 0.33"
     ),
     CauseRule(
-        literal="Cannot find any model weights with",
-        pattern=r"Cannot find any model weights with [`'](?P<model>[^`']{1,400})",
+        literal="Cannot find any ",
+        pattern=r"Cannot find any (?:safetensors )?model weights with [`'](?P<model>[^`']{1,400})",
         build=_missing,
         versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="No model weights found in",
+        pattern=r"No model weights found in: `(?P<model>[^`]{1,400})",
+        build=_missing,
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="Weight files referenced in index but missing",
+        pattern=r"referenced in index but missing: (?P<names>[\[{(][^\]})]{0,600})",
+        build=_missing,
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="Could not find checkpoint files",
+        pattern=r"Could not find checkpoint files '(?P<names>[^']{1,400})'",
+        build=_missing,
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="Downloaded GGUF files not found in",
+        pattern=r"Downloaded GGUF files not found in (?P<model>\S{1,400}) for",
+        build=_missing,
+        versions="0.14",
     ),
     CauseRule(
         literal="weights were not initialized from checkpoint",
@@ -232,6 +270,18 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"'(?P<adapter>[^']{1,400})/adapter_config\.json'",
         build=_adapter,
         versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="does not support LoRA yet",
+        pattern=r"^ValueError: (?P<model>\w{1,100}) does not support LoRA yet",
+        build=_no_lora,
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="LoRA is not supported for ",
+        pattern=r"LoRA is not supported for (?P<model>\S{1,200})",
+        build=_no_lora,
+        versions="0.33",
     ),
     CauseRule(literal="is unsupported LoRA weight", build=_adapter, versions="0.3 to 0.33"),
     CauseRule(literal="expected target modules in", build=_adapter, versions="0.4 to 0.33"),

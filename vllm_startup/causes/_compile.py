@@ -44,6 +44,11 @@ def _compiler(tool: str, hint: str | None) -> Cause:
     return CompilerMissing(message=f"{tool} is missing", hint=hint, tool=tool, retryable=False)
 
 
+def _header(found: Found) -> Cause:
+    """A header that the compiler does not find: the system's, CUDA's, or the package's own."""
+    return attrs.evolve(_compiler(found.word("tool") or "a header", None), confidence="likely")
+
+
 def _build(found: Found) -> Cause:
     said = found.error.text if found.error is not None else found.text
     return JitBuildFailed(
@@ -101,7 +106,7 @@ RULES: tuple[CauseRule, ...] = (
         where="both",
         rank="generic",
         explains=("jit_build_failed",),
-        build=lambda found: _compiler(found.word("tool") or "a header", None),
+        build=_header,
         versions="gcc, nvcc",
     ),
     CauseRule(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._rules import CauseRule, Found, compiled
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -97,6 +97,17 @@ def _exited(found: Found) -> Cause:
     return ProcessCrashed(message=f"the main process crashed (exit status {code})", signal=signal)
 
 
+def _lost(found: Found) -> Cause:
+    actor = compiled(r"class_name: (\w{1,60}).{0,300}?\bpid: (\d{1,10})").search(found.text)
+    name = actor[1] if actor else None
+    return ProcessVanished(
+        message=f"Ray lost {name or 'an actor'}, and can only list what may have ended it",
+        process=name,
+        pid=int(actor[2]) if actor else None,
+        confidence="likely",
+    )
+
+
 def _illegal(_: Found) -> Cause:
     return IllegalMemoryAccess(
         message="a GPU kernel touched memory that is not its own",
@@ -119,6 +130,7 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"^Fatal Python error: (?P<what>Segmentation fault|Aborted|Bus error|Illegal instruction|"
         r"Floating.point exception)",
         where="line",
+        ends=True,
         build=_crashed,
         versions="Python",
     ),
@@ -126,6 +138,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="Segfault encountered",
         pattern=r"^!+ (?P<what>Segfault) encountered !+",
         where="line",
+        ends=True,
         build=_crashed,
         versions="torch 1.x to 2.9",
     ),
@@ -133,6 +146,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="received at time=",
         pattern=r"^\*\*\* SIG(?P<what>SEGV|ABRT|BUS|ILL|FPE)\b",
         where="line",
+        ends=True,
         build=_crashed,
         versions="glog, Ray",
     ),
@@ -142,8 +156,9 @@ RULES: tuple[CauseRule, ...] = (
         r"exception) +\(core dumped\)",
         where="line",
         rank="weak",
+        ends=True,
         build=_crashed,
-        versions="bash",
+        versions="bash, Slurm",
     ),
     CauseRule(
         literal="an illegal memory access was encountered",
@@ -153,8 +168,18 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(literal="CUDA error: misaligned address", build=_illegal, versions="CUDA error 716"),
     CauseRule(literal="uncorrectable ECC error", build=_hardware, versions="CUDA error 214"),
+    CauseRule(literal="uncorrectable NVLink error", build=_hardware, versions="CUDA error 220"),
     CauseRule(literal="GPU is lost", where="both", build=_hardware, versions="NVML"),
     CauseRule(literal="fallen off the bus", where="line", build=_hardware, versions="NVIDIA driver, Xid 79"),
+    CauseRule(
+        literal="NVRM: Xid ",
+        # Memory that failed for good, NVLink, a fallen bus, a firmware that does not answer.
+        pattern=r"NVRM: Xid \(PCI:[^)]{1,40}\): (?:48|64|74|79|95|119|120|140)\b",
+        where="line",
+        rank="weak",
+        build=lambda found: attrs.evolve(_hardware(found), confidence="likely"),
+        versions="NVIDIA driver",
+    ),
     CauseRule(
         literal="CUDA error: unspecified launch failure",
         rank="generic",
@@ -174,12 +199,13 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Killed",
-        pattern=r"^(?:[^\s:]{1,200}: line \d+: +\d+ )?Killed(?: {2,}\S.{0,400})?$",
+        pattern=r"^(?:[^\s:]{1,200}: line \d+: +\d+ |srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: )?"
+        r"Killed(?: {2,}\S.{0,400})?$",
         where="line",
         rank="weak",
         ends=True,
         build=lambda _: ProcessKilled(message="the main process was killed", signal=9, confidence="likely"),
-        versions="bash",
+        versions="bash, Slurm",
     ),
     CauseRule(
         literal="exited with code",
@@ -198,6 +224,12 @@ RULES: tuple[CauseRule, ...] = (
         ends=True,
         build=_exited,
         versions="kubectl",
+    ),
+    CauseRule(
+        literal="The actor is dead because its worker process has died",
+        rank="weak",
+        build=_lost,
+        versions="Ray 2.0 to 2.5x",
     ),
     CauseRule(
         literal="code=dumped, status=",

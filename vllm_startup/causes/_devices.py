@@ -120,6 +120,15 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="Found no NVIDIA driver on your system", build=_none_visible, versions="torch 1.x to 2.9"
     ),
+    CauseRule(
+        literal="NVMLError_DriverNotLoaded",
+        build=lambda _: NoGpuDetected(
+            message="the NVIDIA driver's kernel module is not loaded",
+            hint="load it (modprobe nvidia), or reinstall the driver for the running kernel",
+            retryable=False,
+        ),
+        versions="NVML 9",
+    ),
     CauseRule(literal="Device string must not be empty", build=_none_visible, versions="0.8 to 0.11"),
     CauseRule(literal="Current node has no GPU available", build=_none_visible, versions="0.6 to 0.33, Ray"),
     CauseRule(
@@ -158,6 +167,24 @@ RULES: tuple[CauseRule, ...] = (
         r"\((?P<available>\d+)\)",
         build=_not_enough,
         versions="0.4 to 0.6",
+    ),
+    CauseRule(
+        literal="less than than max local gpu count",
+        pattern=r"world_size \((?P<needed>\d+)\) is less than than max local gpu count "
+        r"\((?P<available>\d+)\)",
+        build=_not_enough,
+        versions="0.6 to 0.10",
+    ),
+    CauseRule(
+        literal="is not included in a placement group",
+        pattern=r"You don't have enough GPUs available in a current node",
+        build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
+        versions="0.6 to 0.33, Ray",
+    ),
+    CauseRule(
+        literal="Ray does not allocate any GPUs on the driver node",
+        build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
+        versions="0.4 to 0.8",
     ),
     CauseRule(
         literal="invalid device ordinal",

@@ -134,6 +134,14 @@ RULES: tuple[CauseRule, ...] = (
         versions="torch 1.x to 2.9",
     ),
     CauseRule(
+        literal="Application timeout caused pair closure",
+        rank="generic",
+        build=lambda _: GlooFailed(
+            message="gloo waited in vain for a peer", confidence="likely", retryable=None
+        ),
+        versions="torch 2.x",
+    ),
+    CauseRule(
         literal="The client socket has timed out after",
         rank="weak",
         build=_never_joined,

@@ -102,6 +102,13 @@ RULES: tuple[CauseRule, ...] = (
         versions="NVML 18",
     ),
     CauseRule(
+        literal="NVML/RM version mismatch",
+        where="both",
+        explains=_NO_GPU,
+        build=_mismatch,
+        versions="NVML 18",
+    ),
+    CauseRule(
         literal="operation cannot be performed in the present state",
         build=_not_permitted,
         versions="CUDA error 401",

@@ -74,6 +74,19 @@ def _quantization(found: Found) -> Cause:
     )
 
 
+def _no_kernel_for(found: Found) -> QuantizationUnsupported:
+    """No kernel runs the checkpoint's quantisation here: the GPU, the shapes or the build are at fault."""
+    method = found.word("method")
+    needed = found.word("needed")
+    return QuantizationUnsupported(
+        message=f"no kernel runs quantisation {method or 'of this kind'} here",
+        confidence="likely",
+        method=method,
+        needed=None if needed is None else int(needed.replace(".", "")),
+        retryable=False,
+    )
+
+
 def _dtype_of_method(found: Found) -> Cause:
     dtype, method = found.word("dtype"), found.word("method")
     allowed = [each.rpartition(".")[2] for each in found.names("allowed") or ()]
@@ -105,6 +118,17 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="error: invalid device function", build=_no_kernels, versions="CUDA error 98, HIP error 98"
+    ),
+    CauseRule(
+        literal="FlashInfer requires ",
+        pattern=r"FlashInfer requires (?:GPUs with )?sm\d+",
+        build=lambda _: GpuArchitectureUnsupported(
+            message="FlashInfer has no kernels for a GPU that old",
+            confidence="likely",
+            hint="start with VLLM_USE_FLASHINFER_SAMPLER=0 and another attention backend than FLASHINFER",
+            retryable=False,
+        ),
+        versions="flashinfer 0.2 to 0.6",
     ),
     CauseRule(
         literal="is not defined for option 'gpu-name'",
@@ -161,6 +185,57 @@ RULES: tuple[CauseRule, ...] = (
         r"(?P<capability>\d+)",
         build=_quantization,
         versions="0.5 to 0.33",
+    ),
+    CauseRule(
+        literal="MoE backend",
+        pattern=r"(?i)\bNo (?!unquantized)(?P<method>\w{2,20}(?: Int8)?) MoE backends? "
+        r"(?:\([^)\n]{0,80}\) ?)?"
+        r"(?:supports the deployment|available)",
+        exceptions=("NotImplementedError", "ValueError", "AssertionError"),
+        build=_no_kernel_for,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="Failed to find a kernel that can implement the",
+        pattern=r"can implement the (?P<method>\w{1,30}) linear layer",
+        build=_no_kernel_for,
+        versions="0.6 to 0.14",
+    ),
+    CauseRule(
+        literal="GEMM backend found",
+        pattern=r"No valid (?P<method>\w{1,20}) GEMM backend found",
+        build=_no_kernel_for,
+        versions="0.14",
+    ),
+    CauseRule(
+        literal="quantization is currently not supported in",
+        pattern=r"(?P<method>[\w-]{1,60}) quantization is currently not supported in \w",
+        build=lambda found: attrs.evolve(_no_kernel_for(found), confidence="certain"),
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="requires GPU compute capability",
+        pattern=r"(?P<method>torchao FP8)[^\n]{0,300}? requires GPU compute capability >= "
+        r"(?P<needed>\d+\.\d)",
+        build=lambda found: attrs.evolve(_no_kernel_for(found), confidence="certain"),
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="BitsAndBytes",
+        pattern=r"does not support (?P<method>BitsAndBytes) quantization|Prequant BitsAndBytes 8bit models",
+        build=lambda found: attrs.evolve(_no_kernel_for(found), method="bitsandbytes"),
+        versions="0.6 to 0.14",
+    ),
+    CauseRule(
+        literal="does not support float16",
+        pattern=r"The model type '?(?P<type>[\w-]{1,60})'? does not support float16",
+        build=lambda found: DtypeUnsupported(
+            message=f"models of type {found.word('type')} cannot be computed in float16",
+            hint="start with --dtype bfloat16, or --dtype float32 on GPUs without it",
+            dtype="float16",
+            retryable=False,
+        ),
+        versions="0.10 to 0.33",
     ),
     CauseRule(literal="out of resource: ", build=_resources, versions="triton 2.1 to 3.5"),
     CauseRule(literal="too many resources requested for launch", build=_resources, versions="CUDA error 7"),

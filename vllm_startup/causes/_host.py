@@ -278,6 +278,22 @@ RULES: tuple[CauseRule, ...] = (
         literal="OOMKilled", where="line", ends=True, build=_killed_for_memory, versions="Kubernetes, Docker"
     ),
     CauseRule(
+        literal="oom_kill event",
+        pattern=r"Detected \d+ oom_kill events? in ",
+        where="line",
+        ends=True,
+        build=_killed_for_memory,
+        versions="Slurm 20 to 25",
+    ),
+    CauseRule(
+        literal="Out Of Memory",
+        pattern=r"^srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: Out Of Memory$",
+        where="line",
+        ends=True,
+        build=_killed_for_memory,
+        versions="Slurm 20 to 25",
+    ),
+    CauseRule(
         literal="due to the node running low on memory", build=_killed_for_memory, versions="Ray 2.2 to 2.5x"
     ),
     CauseRule(
@@ -390,6 +406,15 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"uid not found: (?P<uid>\d+)",
         build=lambda found: user_not_found(found.number("uid")),
         versions="Python; torch 2.x",
+    ),
+    CauseRule(
+        literal="No username set in the environment",
+        build=lambda _: UserNotFound(
+            message="the user of this process has no name: no entry in the password file, and no USER",
+            hint="set USER, HOME and TORCHINDUCTOR_CACHE_DIR, or add an entry for the user to /etc/passwd",
+            retryable=False,
+        ),
+        versions="Python 3.13",
     ),
     CauseRule(
         literal="Not enough allowed NUMA nodes",

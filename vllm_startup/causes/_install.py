@@ -208,6 +208,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4 to 5",
     ),
     CauseRule(
+        literal=" library but it was not found in your environment",
+        pattern=r"requires the (?P<module>[\w.-]{1,60}) library but it was not found in your\s+environment",
+        build=lambda found: attrs.evolve(_module(found), hint=pip((found.word("module") or "").lower())),
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(
         literal="No such file or directory: ",
         pattern=r"No such file or directory: '(?P<program>[\w+.-]{1,60}"
         r"|(?:/usr)?(?:/local)?/s?bin/[\w+.-]{1,60})'",
@@ -218,8 +224,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="not found",
-        pattern=r"^(?:/bin/)?\w{0,8}sh: (?:line )?(?:\d+: )?(?P<program>vllm|python3?): (?:command "
-        r")?not found$",
+        pattern=r"^(?:[^\s:]{1,200}: )?(?:line )?(?:\d+: )?(?P<program>vllm|python3?): (?:command )?"
+        r"not found$",
         where="line",
         ends=True,
         build=_program,
@@ -240,6 +246,14 @@ RULES: tuple[CauseRule, ...] = (
         ends=True,
         build=_not_executed,
         versions="systemd 219 to 257",
+    ),
+    CauseRule(
+        literal="Error while finding module specification for ",
+        pattern=r"No module named '(?P<module>[\w.]{1,200})'",
+        where="line",
+        ends=True,
+        build=_module,
+        versions="Python",
     ),
     CauseRule(
         literal="No module named vllm",
@@ -264,11 +278,57 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.9 to 0.33",
     ),
     CauseRule(
-        literal="Please install",
-        pattern=r"^ImportError: (?:.{0,300} )?[Pp]lease install (?P<component>[\w.-]{1,60})",
+        literal=" install ",
+        pattern=r"(?:^(?:Import|ModuleNotFound|Value)Error: |Value error, )"
+        r"(?:[^\n]{0,300} )?[Pp]lease install "
+        r"(?:by `pip install )?(?P<component>[\w.-]{1,60})",
         rank="generic",
         build=_component,
         versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="pip install",
+        pattern=r"^(?:Import|ModuleNotFound)Error: (?:Package )?'?(?P<component>[A-Za-z][\w.-]{0,60}"
+        r"(?: Inference)?)'? is (?:required|not installed)",
+        rank="generic",
+        build=_component,
+        versions="0.14 to 0.33",
+    ),
+    CauseRule(
+        literal="ImportError: Package ",
+        pattern=r"^ImportError: Package '(?P<component>[\w.-]{1,60})' is not installed",
+        build=_component,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="Using Ray backend",
+        pattern=r"backend requires installation of (?P<component>\w{1,40})",
+        build=_component,
+        versions="0.20 to 0.33",
+    ),
+    CauseRule(
+        literal=" kernels not found",
+        pattern=r"(?P<component>DeepEP|MoRI) kernels not found",
+        build=_component,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="pplx_kernels not found",
+        pattern=r"(?P<component>pplx_kernels) not found",
+        build=_component,
+        versions="0.10 to 0.14",
+    ),
+    CauseRule(
+        literal="NIXL is unavailable",
+        pattern=r"(?P<component>NIXL) is unavailable",
+        build=_component,
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="NIXL; install",
+        pattern=r" requires (?P<component>NIXL); install",
+        build=_component,
+        versions="0.33",
     ),
     CauseRule(
         literal="vLLM only supports Linux platform",

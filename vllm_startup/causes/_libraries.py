@@ -57,6 +57,21 @@ def unfit_version(package: str, version: str, other: str, wanted: str) -> Depend
     )
 
 
+def _wanted(found: Found) -> Cause:
+    package = (found.word("package") or "").lower()
+    wanted = (found.word("wanted") or "").replace(" ", "").rstrip(".")
+    version = found.word("version")
+    return DependencyVersionMismatch(
+        message=f"{package} {version or 'of another version'} is installed, {package}{wanted} is needed",
+        hint=f"pip install '{package}{wanted}'",
+        package=package,
+        version=version,
+        other="vllm",
+        other_version=wanted,
+        retryable=False,
+    )
+
+
 def _api(found: Found) -> Cause:
     module, name = found.word("module"), found.word("name")
     package = (module or "a package").partition(".")[0]
@@ -107,6 +122,26 @@ RULES: tuple[CauseRule, ...] = (
         r"module, but found (?P=package)==(?P<version>[\w.+]{1,40})",
         build=_required,
         versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal="wrong. Please",
+        pattern=r"(?P<package>[\w.-]{1,60}) version is wrong\. Please\s+install (?P=package)"
+        r"(?P<wanted>[<>=!~]=?[\w.,<>=!~]{1,40})",
+        build=_wanted,
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal=" is required, but ",
+        pattern=r"(?P<package>[A-Za-z][\w.-]{0,60}) (?P<wanted>[<>=~]{1,2} ?[\d.]{1,20}) is required, but "
+        r"(?:\w{1,60}==)?(?P<version>[\w.]{1,30}) is installed",
+        build=_wanted,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="use torchao version",
+        pattern=r"[Pp]lease use (?P<package>torchao) version (?P<wanted>[<>=]{1,2} ?[\d.]{1,20}\d)",
+        build=_wanted,
+        versions="0.14 to 0.33",
     ),
     CauseRule(
         literal="cannot import name",

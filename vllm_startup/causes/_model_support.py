@@ -116,6 +116,14 @@ def _attention(found: Found) -> Cause:
     return AttentionBackendUnsupported(message=said, retryable=False)
 
 
+def _xformers(_: Found) -> Cause:
+    return AttentionBackendUnsupported(
+        message="no attention operator of xformers fits the GPU, the data type and the head size",
+        confidence="likely",
+        retryable=False,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="are not supported for now",
@@ -149,6 +157,18 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4.42 to 5.x",
     ),
     CauseRule(
+        literal="Unknown gguf model_type",
+        pattern=r"Unknown gguf model_type: (?P<names>[\w.-]{1,60})",
+        build=lambda found: attrs.evolve(_architecture(found), confidence="likely"),
+        versions="0.6 to 0.14, vllm-gguf-plugin",
+    ),
+    CauseRule(
+        literal="is not supported by ROCm for now",
+        pattern=r"Model architecture '(?P<names>\w{1,100})' is not supported by ROCm for now",
+        build=_architecture,
+        versions="0.4 to 0.33, ROCm",
+    ),
+    CauseRule(
         literal="Cannot find model module.",
         pattern=r"Cannot find model module\. '(?P<names>\w{1,100})'",
         build=_architecture,
@@ -179,6 +199,18 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="JSONDecodeError", rank="weak", frame="_dict_from_json_file", build=_config, versions="Python"
+    ),
+    CauseRule(
+        literal="validation error for ModelConfig",
+        # What Python's json says of a file that it cannot read; which file, it does not say.
+        pattern=r"ModelConfig\n {1,4}Value error, [^\n]{1,120}: line \d+ column \d+ \(char \d+\)",
+        rank="generic",
+        build=lambda _: ModelConfigInvalid(
+            message="one of the model's JSON files cannot be read",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.9 to 0.33",
     ),
     CauseRule(
         literal="Unrecognized model in",
@@ -215,6 +247,12 @@ RULES: tuple[CauseRule, ...] = (
         literal="Unable to load vocabulary from file", build=_tokenizer, versions="transformers 4 to 5"
     ),
     CauseRule(literal="could not parse ModelProto", build=_tokenizer, versions="sentencepiece 0.1 to 0.2"),
+    CauseRule(
+        literal="Converting from ",
+        pattern=r"Converting from (?:SentencePiece and )?Tiktoken failed",
+        build=_tokenizer,
+        versions="transformers 4.45 to 5.x",
+    ),
     CauseRule(literal="untagged enum", build=_tokenizer, versions="tokenizers 0.13 to 0.22"),
     CauseRule(literal="to build an AutoTokenizer", build=_tokenizer, versions="transformers 4 to 5"),
     CauseRule(
@@ -246,6 +284,28 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="0.8 to 0.33",
     ),
+    CauseRule(
+        literal="does not appear to have a file named",
+        pattern=r"does not appear to have a file named (?P<name>(?:pre|video_pre)?processor_config)\.json",
+        build=lambda _: MultimodalProcessorFailed(
+            message="the model's directory lacks the configuration of its multimodal processor",
+            hint="copy the processor's files (preprocessor_config.json and the like) from the base model",
+            retryable=False,
+        ),
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
+        literal="Can't load ",
+        pattern=r"Can't load (?P<name>(?:fast )?(?:image|video) processor|feature extractor|processor) for",
+        build=_processor,
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
+        literal="Unrecognized ",
+        pattern=r"Unrecognized (?P<name>(?:image|video) processor|feature extractor|processing class) in",
+        build=_processor,
+        versions="transformers 4.20 to 5.x",
+    ),
     CauseRule(literal="Failed to apply prompt replacement", build=_processor, versions="0.7 to 0.33"),
     CauseRule(
         literal="number of multi-modal placeholders",
@@ -275,6 +335,48 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"[Hh]ead size \d+ is not supported by",
         build=_attention,
         versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="No operator found for `memory_efficient_attention",
+        build=_xformers,
+        versions="xformers 0.0.16 to 0.0.30",
+    ),
+    CauseRule(
+        literal="FlashAttention only support",
+        pattern=r"FlashAttention only supports? \w",
+        build=lambda found: attrs.evolve(_attention(found), confidence="likely"),
+        versions="flash-attn 2",
+    ),
+    CauseRule(
+        literal="This flash attention build does not support", build=_attention, versions="flash-attn 2"
+    ),
+    CauseRule(
+        literal="kv-cache on this device",
+        pattern=r"FlashAttention does not support \S{1,20} kv-cache on this device",
+        build=_attention,
+        versions="0.8 to 0.10",
+    ),
+    CauseRule(
+        literal="MLA prefill backend found",
+        pattern=r"No valid (?:CPU )?MLA prefill backend found",
+        build=_attention,
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="is not supported for vit attention",
+        build=_attention,
+        versions="0.14 to 0.33",
+    ),
+    CauseRule(
+        literal="is not supported on ROCm",
+        pattern=r"Attention backend \S{1,60} is not supported on ROCm",
+        build=_attention,
+        versions="0.14",
+    ),
+    CauseRule(
+        literal="is only supported on gfx9 architectures",
+        build=_attention,
+        versions="0.14",
     ),
     CauseRule(literal="Invalid attention backend", build=_attention, versions="0.4 to 0.33"),
 )

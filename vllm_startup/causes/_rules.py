@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from vllm_startup._log.lines import Line
     from vllm_startup.causes._base import Cause
 
-Rank: TypeAlias = Literal["strong", "generic", "weak"]
+Rank: TypeAlias = Literal["strong", "generic", "weak", "vague"]
 """How much a rule's word counts against other rules'.
 
 ``strong``: the text says what is wrong. ``generic``: so does it, but another exception of the same
 chain may say more (``No such file``). ``weak``: a consequence more often than a cause; any other
-root exception is preferred.
+root exception is preferred. ``vague``: what kind of thing failed; any other rule's word says more.
 """
 
-RANKS: Final[dict[Rank, int]] = {"strong": 3, "generic": 2, "weak": 1}
+RANKS: Final[dict[Rank, int]] = {"strong": 4, "generic": 3, "weak": 2, "vague": 1}
 
 _UNITS: Final = {
     "b": 1,
@@ -157,6 +157,7 @@ FAMILIES: Final = (
     "_devices",
     "_hardware",
     "_arguments",
+    "_parallel",
     "_model_access",
     "_model_support",
     "_checkpoint",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._rules import CauseRule
+from vllm_startup.causes._rules import CauseRule, Found
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -74,12 +74,33 @@ def _asked(signal: int) -> Cause:
     )
 
 
+def _cancelled(found: Found) -> Cause:
+    reason = (found.word("reason") or "").lower()
+    return ShutdownRequested(
+        message="Slurm ended the job" + (f": {reason}" if reason else ""),
+        hint="ask for more time (--time)" if reason == "time limit" else None,
+        signal=15,
+        confidence="likely",
+        retryable=True,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="KeyboardInterrupt: terminated",
         ends=True,
         build=lambda _: _asked(15),
         versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal=" CANCELLED AT ",
+        pattern=r"^(?:slurmstepd: error: )?\*\*\* (?:JOB|STEP) \S{1,40} ON \S{1,100} CANCELLED AT \S{1,40}"
+        r"(?: DUE (?i:to) (?P<reason>[\w ]{1,60}))?",
+        where="line",
+        rank="weak",
+        ends=True,
+        build=_cancelled,
+        versions="Slurm 20 to 25",
     ),
     CauseRule(
         literal="KeyboardInterrupt",

@@ -1,0 +1,142 @@
+"""LaunchArguments: parallel sizes that the model or the machine does not allow."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._arguments import ParallelSizeInvalid
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._rules import CauseRule, Found
+
+# Tensor parallel sizes that are worth naming: GPUs of a deployment.
+_MAX_SIZE = 64
+
+
+def _divisors(count: int) -> str:
+    return ", ".join(str(n) for n in range(1, min(count, _MAX_SIZE) + 1) if count % n == 0)
+
+
+def _heads(found: Found) -> Cause:
+    heads, size = found.number("count") or 0, found.number("size")
+    return ParallelSizeInvalid(
+        message=f"{heads} attention heads cannot be divided among {size} tensor parallel ranks",
+        hint=f"--tensor-parallel-size must divide {heads}: {_divisors(heads)}" if heads else None,
+        what="attention heads",
+        size=size,
+        allowed=heads,
+        retryable=False,
+    )
+
+
+def _indivisible(found: Found) -> ParallelSizeInvalid:
+    count, size = found.number("count"), found.number("size")
+    what = found.word("what")
+    return ParallelSizeInvalid(
+        message=f"{what or 'a dimension of the model'} ({count}) does not go with the size {size}",
+        hint=f"the size must divide {count}: {_divisors(count)}" if what and count else None,
+        confidence="certain" if what else "likely",
+        what=what,
+        size=size,
+        allowed=count,
+        retryable=False,
+    )
+
+
+def _groups_cut(_: Found) -> Cause:
+    return ParallelSizeInvalid(
+        message="the tensor parallel size cuts the quantised weights at a place that their groups "
+        "do not allow",
+        what="quantisation group",
+        confidence="likely",
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="Total number of attention heads",
+        pattern=r"Total number of attention heads \((?P<count>\d+)\) must be divisible by tensor "
+        r"parallel size "
+        r"\((?P<size>\d+)\)",
+        build=_heads,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="must be divisible by",
+        pattern=r"(?P<what>Number of experts|[Nn]um(?:ber of)? ?_?\w+|tp_size|world_size"
+        r"|nnodes|[Aa]ttention sink heads)[^\n]{0,60}?\(?=?(?P<count>\d+)\)?"
+        r"[^\n]{0,40}? must be divisible by ?[^\n]{0,60}?(?P<size>\d+)",
+        rank="generic",
+        build=_indivisible,
+        versions="0.5 to 0.33",
+    ),
+    CauseRule(
+        literal="Tensor parallel size ",
+        pattern=r"Tensor parallel size (?P<size>\d+) is greater than the number of experts (?P<count>\d+)",
+        build=_indivisible,
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal=" is not divisible by ",
+        pattern=r"AssertionError: (?P<count>\d+) is not divisible by (?P<size>\d+)",
+        rank="generic",
+        build=_indivisible,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="is not divisible by",
+        pattern=r"\b(?:in|out)put_\w{1,40}[^=\n]{0,60}= ?\d+\s+is\s+not\s+divisible\s+by\s+"
+        r"(?:min_thread_\w|weight\s+quantization\s+block_\w)",
+        rank="generic",
+        build=_groups_cut,
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="is not aligned with the quantized",
+        pattern=r"The (?:in|out)put size is not aligned with the quantized\s+weight\s+shape",
+        build=_groups_cut,
+        versions="0.2 to 0.33",
+    ),
+    CauseRule(
+        literal="quantized models",
+        pattern=r"Tensor parallel currently (?:not )?supported for quantized models",
+        build=_groups_cut,
+        versions="0.8 to 0.14",
+    ),
+    CauseRule(
+        literal="parallel world size",
+        pattern=r"ensor parallel world size (?:must|does not) divide (?P<what>[\w ]{1,40})",
+        build=lambda found: ParallelSizeInvalid(
+            message=f"the tensor parallel size does not divide the model's {found.word('what')}",
+            what=(found.word("what") or "").rstrip("."),
+            retryable=False,
+        ),
+        versions="0.8 to 0.33",
+    ),
+    CauseRule(
+        literal="must evenly divide the total world size",
+        pattern=r"--nnodes (?P<size>\d+)`? must evenly divide the total world size \((?P<count>\d+)\)",
+        build=lambda found: attrs.evolve(_indivisible(found), what="world size", confidence="certain"),
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="with tensor parallelism is not supported",
+        build=lambda _: ParallelSizeInvalid(
+            message="weights that were quantised with bitsandbytes cannot be split among ranks",
+            hint="start with --tensor-parallel-size 1 (and --pipeline-parallel-size for more GPUs)",
+            what="tensor parallel size",
+            retryable=False,
+        ),
+        versions="0.6 to 0.8",
+    ),
+    CauseRule(
+        literal="Pipeline parallelism is not supported for this model",
+        build=lambda _: ParallelSizeInvalid(
+            message="the model cannot be split into pipeline stages",
+            hint="leave --pipeline-parallel-size out, and raise --tensor-parallel-size instead",
+            what="pipeline parallel size",
+            retryable=False,
+        ),
+        versions="0.6 to 0.33",
+    ),
+)
