@@ -130,15 +130,10 @@ class Triggers(Generic[T]):
 
     def find(self, text: str) -> list[T]:
         """The payloads of all literals in the text, in the order in which they were given."""
-        found: list[tuple[int, str, T]] = []
-        if self._loose_literals and any(map(text.__contains__, self._loose_literals)):
+        said = self._words.intersection(text.encode("utf-8", "replace").translate(_TABLE).split())
+        found = [entry for word in said for entry in self._by_word[word] if entry[1] in text] if said else []
+        if any(map(text.__contains__, self._loose_literals)):
             found += [entry for entry in self._loose if entry[1] in text]
-        said = text.encode("utf-8", "replace").translate(_TABLE).split()
-        if not self._words.isdisjoint(said):
-            for word in self._words.intersection(said):
-                for entry in self._by_word[word]:
-                    if entry[1] in text:
-                        found.append(entry)
         if not found:
             return []
         if len(found) > 1:

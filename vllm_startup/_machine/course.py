@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import attrs
@@ -40,21 +41,28 @@ class Span:
     weak: bool = False
 
 
+@cache
+def _table() -> Any:
+    """The table of transitions, which knows no course: each keeps its own state.
+
+    Made once, since making it takes as long as reading a hundred lines of a start.
+    """
+    return Machine(
+        model=None,
+        states=[*Phase, *End],
+        transitions=[list(transition) for transition in TRANSITIONS],
+        initial=Phase.LAUNCHING,
+        auto_transitions=False,
+    )
+
+
 class Course:
     """One attempt's walk over the table of transitions. `transitions` refuses what the table lacks."""
 
-    state: Phase | End  # kept by transitions
-
     def __init__(self, began_at: float) -> None:
+        self.state: Phase | End = Phase.LAUNCHING  # moved by transitions
         self.spans: list[Span] = []
         self._began_at = began_at
-        self._machine: Any = Machine(
-            model=self,
-            states=[*Phase, *End],
-            transitions=[list(transition) for transition in TRANSITIONS],
-            initial=Phase.LAUNCHING,
-            auto_transitions=False,
-        )
 
     @property
     def phase(self) -> Phase:
@@ -120,7 +128,7 @@ class Course:
             self.close(at)
 
     def _move(self, destination: Phase | End) -> None:
-        self._machine.events[f"enter_{destination}"].trigger(self)
+        _table().events[f"enter_{destination}"].trigger(self)
 
     def close(self, at: float) -> None:
         """End the last span."""
