@@ -103,7 +103,7 @@ class FakeCommands:
             stderr=asyncio.subprocess.PIPE,
         )
 
-    async def check(self, status: int) -> None:
+    async def check(self, process: Process) -> None:
         """It is always reached."""
 
 

@@ -50,5 +50,5 @@ class Near(Connection):
         if self.down:
             raise ConnectionLostError("the connection to gpubox is lost: gone")
 
-    def await_loss(self) -> None:
+    def await_loss(self, generation: int) -> None:
         self.check()

@@ -198,7 +198,14 @@ def _ip(*words: str) -> None:
 
 
 def left_behind() -> list[str]:
-    """What of the clients under test is still there: processes of ours, folders for sockets."""
+    """What of the clients under test stays there: processes of ours, folders for sockets."""
+    deadline = time.monotonic() + 2
+    while (found := _left()) and time.monotonic() < deadline:
+        time.sleep(0.02)  # a client that has lost its master is about to end
+    return found
+
+
+def _left() -> list[str]:
     return [
         *(str(child) for child in psutil.Process().children() if _is_client(child)),
         *map(str, Path(tempfile.gettempdir()).glob("vllm-ssh-*")),

@@ -237,3 +237,19 @@ async def test_a_lost_connection_is_raised_and_looked_at_again(near: Near) -> No
     assert of(ProcessTree, list(await looking.sample(2.0)))
     assert of(ProcessExited, list(await looking.sample(3.0))) == []
     await looking.aclose()
+
+
+def test_a_connection_that_was_made_anew_before_its_loss_was_seen_is_no_news(near: Near) -> None:
+    there = FarSystem(near)
+    there.refresh([os.getpid()])
+
+    def made_anew(generation: int) -> None:
+        near.generation = generation + 1
+        raise ConnectionLostError("the connection to gpubox is lost: gone")
+
+    near.await_loss = made_anew  # type: ignore[method-assign]
+    assert there._shell._process is not None
+    there._shell._process.kill()
+    there._shell._process.wait()
+    there.refresh([os.getpid()])
+    assert there.stat(os.getpid()) is not None

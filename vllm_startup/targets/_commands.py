@@ -56,11 +56,11 @@ class Commands(Protocol):
         """
         ...
 
-    async def check(self, status: int) -> None:
+    async def check(self, process: Process) -> None:
         """Look whether a command that was started has ended because its machine cannot be reached.
 
         Args:
-            status: Its exit status.
+            process: From `start`; it has ended.
 
         Raises:
             OSError: That is why.
@@ -105,5 +105,5 @@ class LocalCommands:
             env={**os.environ, **_LOCALE},
         )
 
-    async def check(self, status: int) -> None:
+    async def check(self, process: Process) -> None:
         """This machine is always reached."""

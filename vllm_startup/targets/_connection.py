@@ -130,7 +130,8 @@ class Connection:
         self._words: deque[str] = deque(maxlen=_WORDS)
         self._tunnels: dict[str, SshTunnel] = {}
         self._users: list[Closable] = []
-        self._lost: str | None = None
+        self._is_lost = False
+        self._lost = "the client ended"
         self._retry_s = _FIRST_RETRY_S
         self._retry_at = 0.0
         self._closed = False
@@ -175,7 +176,7 @@ class Connection:
                         self._open(tunnel)
             except TargetError as error:
                 raise self._loss() from error
-            self._lost, self._retry_s = None, _FIRST_RETRY_S
+            self._is_lost, self._retry_s = False, _FIRST_RETRY_S
 
     def check(self) -> None:
         """Do nothing while the connection stands.
@@ -188,23 +189,20 @@ class Connection:
                 self._note_loss()
                 raise self._loss()
 
-    def failure(self, error: str) -> OSError:
-        """What to raise for a session that has ended: the connection's loss, or ``error``."""
-        try:
-            self.await_loss()
-        except ConnectionLostError as lost:
-            return lost
-        return OSError(error)
+    def await_loss(self, generation: int) -> None:
+        """Wait a moment for a connection to end, of which a session has told that it is about to.
 
-    def await_loss(self) -> None:
-        """Wait a moment for the connection to end, of which a session has told that it is about to.
+        Args:
+            generation: Which one: somebody else may have made it anew already.
 
         Raises:
             ConnectionLostError: It has.
         """
         deadline = time.monotonic() + _LAST_WORDS_S
-        while self._alive() and time.monotonic() < deadline:
+        while self._alive() and self.generation == generation and time.monotonic() < deadline:
             time.sleep(0.02)
+        if self.generation != generation:
+            raise self._loss()
         self.check()
 
     def silence(self, since: float) -> ConnectionLostError | None:
@@ -345,8 +343,9 @@ class Connection:
     # --- words ------------------------------------------------------------------------------
 
     def _note_loss(self) -> None:
-        if self._lost is not None:
+        if self._is_lost:
             return
+        self._is_lost = True
         words = [word for word in self._words if "open failed" not in word]
         self._lost = clean(words[-1]) if words else "the client ended"
 

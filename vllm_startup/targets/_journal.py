@@ -316,7 +316,7 @@ class JournalFollower:
 
     async def _ended(self, process: Process) -> str:
         _, said = await process.communicate()
-        await self._journal.commands.check(process.returncode or 0)
+        await self._journal.commands.check(process)
         why = _last(said.decode("utf-8", "replace")) or f"status {process.returncode}"
         return f"journalctl ended on {self._journal.commands.where}: {why}"
 

@@ -15,7 +15,9 @@ import subprocess
 import threading
 import time
 import uuid
+import weakref
 from asyncio.subprocess import Process
+from functools import partial
 from typing import Final
 
 from vllm_startup._blocking import BlockingRunner
@@ -62,6 +64,8 @@ class SshCommands:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        # Which of the connections a command went over.
+        self._started: weakref.WeakKeyDictionary[Process, int] = weakref.WeakKeyDictionary()
 
     @property
     def where(self) -> str:
@@ -76,6 +80,7 @@ class SshCommands:
             TargetError: It is not there, or took too long.
         """
         self._connection.check()
+        generation = self._connection.generation
         held, guard = os.pipe()
         try:
             done = subprocess.run(
@@ -97,7 +102,8 @@ class SshCommands:
         head, _, rest = stdout.partition(f"{_MARK}\n")
         out, mark, status = rest.rpartition(f"\n{_MARK} ")
         if not mark:
-            raise _as_target_error(self._connection.failure(_ended(self.where, stderr or head)))
+            self._connection.await_loss(generation)
+            raise TargetError(_ended(self.where, stderr or head))
         self._connection.heard()
         code = int(status)
         if code == _NOT_FOUND:
@@ -114,6 +120,7 @@ class SshCommands:
             OSError: It cannot be started.
         """
         self._connection.check()
+        generation = self._connection.generation
         process = await asyncio.create_subprocess_exec(
             *self._connection.client(far_line(_START + "exit $s", *argv)),
             stdin=subprocess.PIPE,
@@ -122,15 +129,16 @@ class SshCommands:
             start_new_session=True,
         )
         try:
-            await self._skip_to_mark(process)
+            await self._skip_to_mark(process, generation)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
             raise
+        self._started[process] = generation
         return process
 
-    async def _skip_to_mark(self, process: Process) -> None:
+    async def _skip_to_mark(self, process: Process, generation: int) -> None:
         assert process.stdout is not None
         assert process.stderr is not None
         asked_at = time.monotonic()
@@ -141,18 +149,21 @@ class SshCommands:
             raise self._connection.silence(asked_at) or OSError("the command does not start") from error
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             words = _text(await process.stderr.read(4096))
-            await self.check(_LOST)
+            await self._await_loss(generation)
             raise OSError(_ended(self.where, words)) from error
         self._connection.heard()
 
-    async def check(self, status: int) -> None:
+    async def check(self, process: Process) -> None:
         """Raise `ConnectionLostError` if a command has ended since the connection did, or is about to."""
-        if status == _LOST:
-            runner = BlockingRunner("vllm_startup-ssh-check")
-            try:
-                await runner.run(self._connection.await_loss)
-            finally:
-                runner.close()
+        if process.returncode == _LOST and process in self._started:
+            await self._await_loss(self._started[process])
+
+    async def _await_loss(self, generation: int) -> None:
+        runner = BlockingRunner("vllm_startup-ssh-check")
+        try:
+            await runner.run(partial(self._connection.await_loss, generation))
+        finally:
+            runner.close()
 
 
 class Shell:
@@ -191,21 +202,32 @@ class Shell:
             OSError: The shell has ended.
         """
         with self._lock:
-            asked_at = time.monotonic()
-            deadline = asked_at + limit_s
-            self._open()
+            self._connection.check()
+            if self._process is not None and self._over != self._connection.generation:
+                self._drop()  # it went with the connection, which somebody has made anew
             try:
-                if self._awaited is not None:
-                    self._read(self._awaited, deadline)
-                self._count += 1
-                number = f"{self._token}-{self._count}"
-                self._awaited = f"\n#{number}\n".encode()
-                self._send(f"{number} {request}\n".encode())
-                answer = self._read(self._awaited, deadline)
-            except TimeoutError as error:
-                raise self._connection.silence(asked_at) or error from None
-            self._connection.heard()
-            return answer
+                return self._asked(request, limit_s)
+            except ConnectionLostError:
+                if self._over == self._connection.generation:
+                    raise
+            return self._asked(request, limit_s)  # it was made anew before we saw that it was lost
+
+    def _asked(self, request: str, limit_s: float) -> bytes:
+        asked_at = time.monotonic()
+        deadline = asked_at + limit_s
+        self._open()
+        try:
+            if self._awaited is not None:
+                self._read(self._awaited, deadline)
+            self._count += 1
+            number = f"{self._token}-{self._count}"
+            self._awaited = f"\n#{number}\n".encode()
+            self._send(f"{number} {request}\n".encode())
+            answer = self._read(self._awaited, deadline)
+        except TimeoutError as error:
+            raise self._connection.silence(asked_at) or error from None
+        self._connection.heard()
+        return answer
 
     def close(self) -> None:
         """End the shell, also while it is asked. Never blocks."""
@@ -221,9 +243,8 @@ class Shell:
         self._connection.check()
         if self._closed:
             raise OSError("the shell is closed")
-        if self._process is not None and self._over == self._connection.generation:
+        if self._process is not None:
             return
-        self._drop()
         self._over = self._connection.generation
         self._process = subprocess.Popen(
             self._connection.client(self._line),
@@ -234,6 +255,9 @@ class Shell:
             bufsize=0,
         )
         self._buffer.clear()
+        if self._closed:  # meanwhile, when there was nothing to end yet
+            self._drop()
+            raise OSError("the shell is closed")
 
     def _send(self, data: bytes) -> None:
         assert self._process is not None
@@ -269,7 +293,8 @@ class Shell:
     def _end(self) -> None:
         """Raise what ended the shell."""
         words = self._drop()
-        raise self._connection.failure(_ended(self._connection.destination, words))
+        self._connection.await_loss(self._over)
+        raise OSError(_ended(self._connection.destination, words))
 
     def _drop(self) -> str:
         process, self._process = self._process, None
@@ -293,7 +318,3 @@ def _ended(where: str, words: str) -> str:
         )
     said = clean(words)
     return f"the shell on {where} ended" + (f": {said}" if said else "")
-
-
-def _as_target_error(error: OSError) -> TargetError:
-    return error if isinstance(error, ConnectionLostError) else TargetError(str(error))
