@@ -32,7 +32,7 @@ EAGER = ("--enforce-eager",)
 STAYS = """
 import sys, threading, time
 words = " ".join(sys.orig_argv)
-if any(part in words for part in {parts!r}):
+if any(part in words for part in {parts!r}) and "vllm_startup" not in words:
     threading.Thread(target=time.sleep, args=(3600,), daemon=False).start()
 """
 """As ``sitecustomize.py``: a thread that keeps a process from exiting, as a hung driver or library does."""
@@ -50,6 +50,7 @@ class Launching:
         self.temporary = Path(tempfile.mkdtemp(prefix="vllm-"))  # a short name, for vLLM's sockets
         self.port = free_port()
         self.traces = Traces(tree=Tree(), place=place, temporary=self.temporary, port=self.port)
+        self._started: list[subprocess.Popen[str]] = []
         self._over = threading.Event()
         self._observer = threading.Thread(target=self._observe, name="observer")
 
@@ -68,6 +69,8 @@ class Launching:
         self._observer.join()
         for pid in self.traces.processes():
             subprocess.run(["kill", "-9", str(pid)], check=False, stderr=subprocess.DEVNULL)
+        for process in self._started:
+            process.communicate()
         shutil.rmtree(self.temporary, ignore_errors=True)
 
     def command(self, model: str = "tiny", arguments: Iterable[str] = EAGER) -> list[str]:
@@ -81,7 +84,7 @@ class Launching:
             found[cache] = str(self.place / cache.lower())
         if stays is not None:
             (self.place / "sitecustomize.py").write_text(STAYS.format(parts=STAYING[stays]))
-            found["PYTHONPATH"] = str(self.place)
+            found["PYTHONPATH"] = os.pathsep.join([str(self.place), os.environ.get("PYTHONPATH", "")])
         return found
 
     def caller(self, way: Way, *, phase: str = "ready", stays: str | None = None, **command: Any) -> Caller:
@@ -103,7 +106,7 @@ class Launching:
         return self.start(words, **self.environment(stays=stays))
 
     def start(self, words: list[str], **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             words,
             env={**os.environ, **self.traces.tree.mark, **environment},
             cwd=self.place,
@@ -112,6 +115,8 @@ class Launching:
             stderr=subprocess.PIPE,
             text=True,
         )
+        self._started.append(process)
+        return process
 
     def is_clean(self, within: float = 0.0) -> bool:
         """Whether no trace is left."""
