@@ -521,6 +521,7 @@ def test_our_death_ends_the_tree_although_a_fork_of_us_lives(tmp_path: Path) -> 
     caller.process.kill()
     caller.process.wait()
     assert eventually(lambda: not caller.servers())
+    assert eventually(lambda: len(caller.tree.alive()) == 1)  # the guardian ends a little later
     [fork] = caller.tree.alive()
     os.kill(fork, signal.SIGKILL)
     assert caller.gone()
