@@ -16,7 +16,7 @@ RESULTS = {
     "ready": {"ours", "poll_1s", "poll_0.1s"},
     "death": {"exit_1", "exit_0", "kill", "aftermath", "alive"},
     "cost": {"interpreter_cpu_s", "processes"},
-    "flood": {"literals", "uninteresting", "start", "long_line_ms"},
+    "flood": {"literals", "uninteresting", "start", "starts_per_s", "long_line_ms"},
     "imports": {
         "bare",
         "attrs_and_transitions",
