@@ -184,6 +184,31 @@ def test_a_cause_is_told_at_once_when_wrapper_and_exception_are_there() -> None:
     assert run.report.outcome == "unfinished"
 
 
+def test_an_exception_that_no_rule_knows_is_told_when_its_message_is_whole() -> None:
+    run = watch([*START, (9, log(*failing("ThermalError: the sun went out")))], until_s=9.2)
+    assert found_at(run) == [pytest.approx(9.05)]
+    assert cause(run).kind == "unclassified_error"
+    assert cause(run).text == "the sun went out"
+
+
+def test_a_message_that_goes_on_is_waited_for() -> None:
+    *first, last = failing("ThermalError: the sun went out")
+    rows: list[Seen] = [*START, (9, log(*first)), (9.04, log(last)), (9.08, log(engine("at noon", "ERROR")))]
+    run = watch(rows, until_s=9.5)
+    assert found_at(run) == [pytest.approx(9.13)]
+    assert cause(run).text == "the sun went out at noon"
+
+
+def test_a_cause_that_a_rule_knows_replaces_one_that_none_knows() -> None:
+    """Both are likely; a message that is written slowly is told before it is whole."""
+    unknown = failing("AcceleratorError: the queue was full", pid=21, name="Worker_TP0")
+    known = "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory."
+    rows: list[Seen] = [*START, (9, log(*unknown)), (9.5, log(*failing(known)))]
+    run = watch(rows, until_s=10)
+    kinds = [event.cause.kind for event in run.told("cause_found")]
+    assert kinds == ["unclassified_error", "host_out_of_memory"]
+
+
 def test_an_exception_alone_is_no_cause_while_everything_lives() -> None:
     """vLLM retries some errors; the level ERROR alone decides nothing."""
     rows: list[Seen] = [

@@ -196,11 +196,12 @@ class Diagnosis:
         """What is known of the end when only the aftermath is there; None without one."""
         return aftermath.asked_to_end(self._ends) if self._ready else aftermath.cause_of(self._ends)
 
-    def verdict(self, *, ended: bool) -> Cause | None:
+    def verdict(self, *, ended: bool, quiet: bool = False) -> Cause | None:
         """The cause, once it is fixed.
 
         Args:
             ended: Whether the main process has ended, or the text is all there will be.
+            quiet: Whether nothing was written for a moment, so that the last message is whole.
 
         Returns:
             The root cause; when it has ended, else what the aftermath tells; None for a text
@@ -210,7 +211,8 @@ class Diagnosis:
             return None
         best = self._candidate()
         if not ended:
-            return best.cause if best is not None and best.settled and best.score >= _SURE else None
+            sure = best is not None and best.score >= _SURE and (best.settled or quiet)
+            return best.cause if best is not None and sure else None
         if best is not None and best.score > KNOWN_SPOKEN:
             return best.cause
         if best is not None and self._failed and (best.score == KNOWN_SPOKEN or not self._told_by_code):

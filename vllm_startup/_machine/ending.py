@@ -21,6 +21,7 @@ from vllm_startup.causes import (
     ProcessKilled,
     ProcessVanished,
     ShutdownRequested,
+    UnclassifiedError,
 )
 from vllm_startup.causes import ProcessExited as ExitedCause
 
@@ -28,6 +29,7 @@ FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long af
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
 _OPENING_S = 0.5
 _STARVED_WITHIN_S = 2.0  # the counter is looked at several times a second, a death is told at once
+_MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
 
@@ -100,6 +102,14 @@ class Ending:
         """When an aftermath without a cause is taken as all that there is."""
         return None if self._told.fatal_at is None else self._told.fatal_at + _CHILD_DRAIN_S
 
+    @property
+    def message_due(self) -> float | None:
+        """When the last message of a start that has failed is taken to be whole, if no line follows."""
+        fatal_at = self._told.fatal_at
+        if fatal_at is None:
+            return None
+        return max(fatal_at, self._source.line_at or fatal_at) + _MESSAGE_S
+
     def close_at(self, exit_grace: float, *, raise_early: bool) -> float | None:
         """When the wait ends for good; None while nothing is wrong."""
         if self.cause_at is None:
@@ -120,8 +130,7 @@ class Ending:
         """Whether a cause says more than the one settled on."""
         if self.cause is None:
             return True
-        order = ("unknown", "likely", "certain")
-        return order.index(cause.confidence) > order.index(self.cause.confidence)
+        return _weight(cause) > _weight(self.cause)
 
     def judge(self, now: float) -> Cause | None:
         """The cause, if it is sure by ``now`` that the start cannot succeed; None otherwise."""
@@ -137,7 +146,7 @@ class Ending:
             return None
         if now >= told.fatal_at + _CHILD_DRAIN_S:
             return self._weigh(ended=True)
-        cause = self._weigh(ended=False)
+        cause = self._weigh(ended=False, silent=self.message_due is not None and now >= self.message_due)
         return None if cause is None or cause.confidence == "unknown" else cause
 
     def conclude(self, *, ended: bool) -> Cause | None:
@@ -146,8 +155,8 @@ class Ending:
         dead = ended or bool(self._children) or self._told.fatal_at is not None
         return self.cause or (self._weigh(ended=ended) if dead else None)
 
-    def _weigh(self, *, ended: bool) -> Cause | None:
-        told = self._told.verdict(ended=ended or bool(self._children))
+    def _weigh(self, *, ended: bool, silent: bool = False) -> Cause | None:
+        told = self._told.verdict(ended=ended or bool(self._children), quiet=silent)
         killer = self._first_violent()
         stopped = self.root is not None and self.root.signal in STOPS
         if told is not None and told.confidence != "unknown":
@@ -182,6 +191,11 @@ class Ending:
 
     def _first_violent(self) -> tuple[float, ProcessExited] | None:
         return next(((at, child) for at, child in self._children if child.signal), None)
+
+
+def _weight(cause: Cause) -> tuple[int, bool]:
+    """How much a cause says: of equal confidence, one that a rule knows says more."""
+    return ("unknown", "likely", "certain").index(cause.confidence), not isinstance(cause, UnclassifiedError)
 
 
 def _matters(child: ProcessExited) -> bool:

@@ -140,6 +140,7 @@ class StartupMachine:
         yield "close", ending.close_at(self.terms.exit_grace, raise_early=self.terms.raise_early)
         if ending.cause is None:
             yield "child", ending.child_due
+            yield "message", ending.message_due
             yield "aftermath", ending.aftermath_due
             yield "held", attempt.readiness.due
             yield "weigh", attempt.next_weighing(self.now)

@@ -92,6 +92,6 @@ class Told:
             self.rule_cause = cause
             self.ruled_at = None if history else at
 
-    def verdict(self, *, ended: bool) -> Cause | None:
+    def verdict(self, *, ended: bool, quiet: bool = False) -> Cause | None:
         """The cause that the text names, once it is fixed."""
-        return self.rule_cause or self.diagnosis.verdict(ended=ended)
+        return self.rule_cause or self.diagnosis.verdict(ended=ended, quiet=quiet)
