@@ -33,6 +33,7 @@ _OF_SERVERS = (Role.API_SERVER,)
 _START, _ADVANCE = Means.START, Means.ADVANCE
 _OF_THE_SERVER = (Means.START, Means.SERVED, Means.SERVER_STARTING)
 _NO_STEPS = (Means.FACT, Means.HEARTBEAT, Means.SHUTDOWN, Means.EXIT)
+_SETTLING_S = 2.0  # until then a process may be found that what the log held is older than
 _PROGRESS_EVERY_S = 0.2  # a bar that redraws a thousand times a second is no news each time
 
 
@@ -87,6 +88,7 @@ class Attempt:
         """Main processes of other servers that write into the same log."""
         self._strange = False
         self.ending = Ending(self.told, source)
+        self._source = source
         self.result: Result | None = None
         self._emit = emit
         self._progress_told: dict[str, float] = {}
@@ -284,6 +286,29 @@ class Attempt:
             self.course.close(at)
             self.result = Result(outcome=outcome, cause=cause, at=at)
 
+    @property
+    def held_due(self) -> float | None:
+        """When the engine tier will have held, if the engines live on and nothing more is learned.
+
+        What the log held already is not taken for the watched server's before its process had the
+        time to be found.
+        """
+        due, source = self.readiness.due, self._source
+        if due is None or "health" in self.readiness.reached:
+            return due
+        if self.told.over:
+            return None
+        if source.history_at is None or (source.caught_up and self.pid is not None):
+            return due
+        return max(due, source.history_at + _SETTLING_S)
+
+    def held(self, at: float) -> bool:
+        """Whether the chosen tier has been met without a miss for as long as asked."""
+        if self.readiness.until != "engine":
+            return self.readiness.held
+        due = self.held_due
+        return due is not None and due <= at
+
     def elapsed(self, at: float) -> float:
         """Seconds since this attempt began."""
         return round(at - self.began_at, 6)
@@ -304,6 +329,7 @@ class Attempt:
         self.ending.take_deaths(other.ending)
         self.processes, other.processes = other.processes, {}
         self.signs.forget_log()
+        self.readiness.forget_log()
         if other.pid is not None:
             self.bind(other.pid, other.process_started_at, other.began_at)
             for span in other.course.spans[:1]:

@@ -54,7 +54,6 @@ class Bringup:
         self._tree: r.ProcessTree | None = None
         self._log_modified_at: float | None = None
         self._oom_kills: int | None = None
-        self._caught_up = False
         self.given_up = False
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
@@ -157,6 +156,7 @@ class Bringup:
             self._in_history = True
             self.chronicle.hear(reading.lines, lambda line: self._history.when(line, at), history=True)
             self._leave_history()
+            self.source.history_at = at
             self.attempt.signs.spoke_at = at  # more may follow: nothing weak is taken before it has
             return
         spoke = self.chronicle.hear(reading.lines, lambda _: at, history=False)
@@ -177,7 +177,7 @@ class Bringup:
             self._emit(event)
 
     def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
-        self._caught_up = True
+        self.source.caught_up = True
         self._settle_history(at)
 
     def _settle_history(self, at: float) -> None:
@@ -187,11 +187,11 @@ class Bringup:
         """
         attempt, bound = self.attempt, self._bound
         told = attempt.told
-        if bound is None or not self._caught_up or not told.lines or not told.only_history:
+        if bound is None or not self.source.caught_up or not told.holds_history or told.live:
             return
         told.diagnosis.finish()
         failed = told.over or told.verdict(ended=True) is not None
-        older = told.last_at is not None and told.last_at < attempt.began_at - _STALE_S
+        older = told.stamped_at is not None and told.stamped_at < attempt.began_at - _STALE_S
         if self._log_modified_at is not None and bound.started_at is not None:
             older |= self._log_modified_at < bound.started_at - _STALE_S
         others = told.banners and bound.pid not in told.banners.values()

@@ -129,6 +129,8 @@ class Chronicle:
         if history and attempt.pid is None and not attempt.told.lines:
             attempt.date(min(at, attempt.began_at))
         attempt.told.only_history &= history
+        attempt.told.holds_history |= history
+        attempt.told.live |= not history and (line.process is not None or line.stamp_s is not None)
         self._note_start(attempt.told, line, sightings, starts=starts)
         attempt.hear(line, sightings, at, clues)
         for rule in self._rules.find(line.text) if self._rules is not None else ():

@@ -142,7 +142,7 @@ class StartupMachine:
             yield "child", ending.child_due
             yield "message", ending.message_due
             yield "aftermath", ending.aftermath_due
-            yield "held", attempt.readiness.due
+            yield "held", attempt.held_due
             yield "weigh", attempt.next_weighing(self.now)
             fallen_at = self.bringup.fallen_at
             yield "fallen", None if fallen_at is None else fallen_at + _FALL_S
@@ -173,7 +173,7 @@ class StartupMachine:
         if self.attempt.number != self._newest:
             self._newest = self.attempt.number
             self._followed(at)
-        ending, readiness = self.attempt.ending, self.attempt.readiness
+        ending = self.attempt.ending
         if self.outcome is not None:
             return
         if (result := self.attempt.result) is not None:
@@ -183,7 +183,7 @@ class StartupMachine:
         cause = ending.judge(at)
         if cause is not None and ending.improves(cause):
             self._found(at, cause)
-        elif ending.root_at is None and ending.cause is None and readiness.held(at):
+        elif ending.root_at is None and ending.cause is None and self.attempt.held(at):
             self._ready(at)
 
     def _ready(self, at: float) -> None:

@@ -25,6 +25,12 @@ class Readiness:
             self.held_since = at
         return self._reach("engine", at)
 
+    def forget_log(self) -> None:
+        """Leave out what only the log said: it was another start's."""
+        self.reached.pop("engine", None)
+        if self.until == "engine":
+            self.held_since = self.reached.get("health")
+
     def answered(self, at: float, answer: Answer) -> bool:
         """Note an answer. Returns whether a tier was met for the first time."""
         self.last = answer
@@ -48,15 +54,15 @@ class Readiness:
         """Note whether the port belongs to somebody else, and to whom, where that can be seen."""
         self.foreign, self.foreign_pid = foreign, pid if foreign else None
 
-    def held(self, at: float) -> bool:
-        """Whether the chosen tier has been met without a miss for as long as asked.
+    @property
+    def held(self) -> bool:
+        """Whether the chosen tier was met without a miss for as long as asked, and confirmed at the end.
 
-        The engine tier holds while the engines live; the others have to be confirmed at the end.
+        The engine tier is not asked for: it holds while the engines live, from when `due` says.
         """
-        if self.held_since is None:
+        if self.held_since is None or self.confirmed_at is None:
             return False
-        confirmed = at if self.until == "engine" else self.confirmed_at
-        return confirmed is not None and confirmed - self.held_since >= self.stable_for
+        return self.confirmed_at - self.held_since >= self.stable_for
 
     @property
     def unanswered(self) -> bool:

@@ -22,6 +22,8 @@ class Source:
     stream: bool = False
     ended: bool = False
     line_at: float | None = None
+    history_at: float | None = None
+    caught_up: bool = False
 
 
 class Told:
@@ -34,8 +36,12 @@ class Told:
         self.diagnosis = Diagnosis()
         self.lines = 0
         self.first_at: float | None = None
-        self.last_at: float | None = None
+        self.stamped_at: float | None = None
+        """When the last line that bears a time was written."""
         self.only_history = True
+        self.holds_history = False
+        self.live = False
+        """Whether a line that tells its process or its time was written while the watch was on."""
         self.banners: dict[str | None, int | None] = {}
         self.announced: set[tuple[str | None, str]] = set()
         """Who said by which line that it starts."""
@@ -72,7 +78,8 @@ class Told:
         """
         self.lines += 1
         self.first_at = at if self.first_at is None else self.first_at
-        self.last_at = at
+        if line.stamp_s is not None:
+            self.stamped_at = at
         if clues is not None and not clues and not self.diagnosis.busy:
             self.diagnosis.skip(line)
             return
