@@ -9,14 +9,18 @@ from scene import (
     INIT,
     KV,
     LOAD,
+    OOM,
     Seen,
+    aftermath,
     answered,
     core,
     died,
     engine,
+    failing,
     found,
     log,
     observed,
+    opened,
     proc,
     server,
     tree,
@@ -27,7 +31,7 @@ from vllm_startup import Timeouts
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
 from vllm_startup._phases import Phase
-from vllm_startup._readings import Observation, ProbeBroken, ProbeNote, ProbeRecovered
+from vllm_startup._readings import LogEnded, Observation, ProbeBroken, ProbeNote, ProbeRecovered
 
 
 def test_a_machine_warns_nobody_through_logging(caplog: pytest.LogCaptureFixture) -> None:
@@ -169,3 +173,16 @@ def test_a_server_of_many_processes_is_followed() -> None:
     run = watch([(0, found()), (1, tree(server(), core(), *processes))], until_s=5)
     assert len(run.report.processes) == 66
     assert run.report.phase is Phase.INITIALIZING
+
+
+@pytest.mark.parametrize(
+    ("rows", "warned"),
+    [
+        pytest.param([(1, log(engine(INIT)))], ["log_ended"], id="nothing else tells"),
+        pytest.param([(0, found()), (1, log(engine(INIT)))], [], id="its process is watched"),
+        pytest.param([(1, log(engine(INIT), *failing(OOM), *aftermath()))], [], id="it says why"),
+    ],
+)
+def test_a_log_that_ends_without_a_word_is_a_warning(rows: list[Seen], warned: list[str]) -> None:
+    run = watch([(0, opened(stream=True)), *rows, (2, LogEnded())])
+    assert [w.code for w in run.report.warnings] == warned

@@ -203,8 +203,11 @@ class Bringup:
             text = "the log already holds a failure of this process, which lives"
             self.warn(at, "failure_in_history", text)
 
-    def _log_ended(self, _at: float, _probe: str, _reading: r.LogEnded) -> None:
+    def _log_ended(self, at: float, _probe: str, _reading: r.LogEnded) -> None:
         self.source.ended = True
+        told = self.attempt.told
+        if self._bound is None and not told.over and told.verdict(ended=True) is None:
+            self.warn(at, "log_ended", "the log has ended; if the server wrote it itself, the server is gone")
 
     # --- processes -----------------------------------------------------------------------
 
