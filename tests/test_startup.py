@@ -579,6 +579,7 @@ async def test_a_probe_whose_cadence_raises_stops_nobody(attribute: str) -> None
         ({"stable_for": "5"}, TypeError, "stable_for must be a number of seconds"),
         ({"exit_grace": float("nan")}, ValueError, "exit_grace must be a finite number"),
         ({"timeouts": 60}, TypeError, "timeouts"),
+        ({"clock": 5}, TypeError, r"clock must have now\(\), wall\(\) and call_at\(\)"),
         ({"rules": ["x"]}, TypeError, "rules must hold vllm_startup.Rule objects"),
         ({"on_event": 7}, TypeError, "on_event must be callable with one event"),
         ({"record": "/nowhere/at/all.jsonl"}, OSError, "nowhere"),
@@ -608,6 +609,20 @@ async def test_a_watch_is_entered_once() -> None:
         pass
     with pytest.raises(RuntimeError, match="can be entered once"):
         await startup.__aenter__()
+
+
+@pytest.mark.parametrize("asked", ["report", "events"])
+async def test_a_watch_is_waited_for_in_its_own_event_loop(asked: str) -> None:
+    async with Startup([Own()], clock=FakeClock(autojump=False)) as startup:
+
+        async def ask() -> None:
+            if asked == "report":
+                await startup.wait_until_ready()
+            async for _ in startup.events():
+                pass
+
+        with pytest.raises(RuntimeError, match="entered in another event loop"):
+            await asyncio.to_thread(asyncio.run, ask())
 
 
 async def test_a_watch_with_restarts_takes_a_probe_that_follows_them() -> None:

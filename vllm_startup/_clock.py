@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Timer(Protocol):
@@ -16,6 +16,7 @@ class Timer(Protocol):
         ...
 
 
+@runtime_checkable
 class Clock(Protocol):
     """Where a watch gets its time from. All values are seconds."""
 

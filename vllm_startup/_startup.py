@@ -110,6 +110,8 @@ class Startup:
                 "restarts needs a target that finds the next process after a restart (a systemd unit, a"
                 " container); a pid, a process or a url does not. Leave restarts at 0"
             )
+        if clock is not None and not isinstance(clock, Clock):
+            raise TypeError(f"clock must have now(), wall() and call_at(), as FakeClock has, not {clock!r}")
         self._clock: Clock = clock if clock is not None else LoopClock()
         self._samplers = [Sampler(probe, self._clock, partial(self._feed, probe.name)) for probe in probes]
         self._hook = Hook(on_event) if on_event is not None else None
@@ -120,6 +122,7 @@ class Startup:
         self._resting_probes: set[asyncio.Future[None]] = set()
         self._resting_time: set[asyncio.Future[None]] = set()
         self._changed = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._fault: BaseException | None = None
         self._left_at: float | None = None
         self._alive_at = 0.0
@@ -131,6 +134,7 @@ class Startup:
         """Begin to watch."""
         if self._machine is not None:
             raise RuntimeError("a Startup can be entered once; make another one to watch again")
+        self._loop = asyncio.get_running_loop()
         now = self._clock.now()
         wall = self._clock.wall()
         offset = datetime.fromtimestamp(wall).astimezone().utcoffset() if wall is not None else None
@@ -197,7 +201,7 @@ class Startup:
         Raises:
             StartupError: The start failed.
             StartupTimeout: A limit ended the wait; `StartupStalled` if nothing had advanced.
-            RuntimeError: The context was left before the wait had ended.
+            RuntimeError: The context was left before the wait had ended, or entered in another event loop.
         """
         machine = self._running()
         while machine.outcome is None:
@@ -205,14 +209,18 @@ class Startup:
                 raise self._fault
             if self._left_at is not None:
                 raise RuntimeError("the watch was left before its wait had ended")
-            await self._changed.wait()
+            await self._change()
         found = self.report()
         if found.outcome != "ready":
             raise error_for(found)
         return found
 
     async def events(self) -> AsyncIterator[Event]:
-        """Every event of this watch, from the first, until the wait has ended or the context is left."""
+        """Every event of this watch, from the first, until the wait has ended or the context is left.
+
+        Raises:
+            RuntimeError: The context was entered in another event loop.
+        """
         machine, told = self._running(), 0
         while True:
             while told < len(self._events):
@@ -222,7 +230,16 @@ class Startup:
                 return
             if self._fault is not None:
                 raise self._fault
-            await self._changed.wait()
+            await self._change()
+
+    async def _change(self) -> None:
+        """Wait until there is news, which is told in the loop of the watch alone."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "this Startup was entered in another event loop; wait for it there, as with"
+                " asyncio.run_coroutine_threadsafe(startup.wait_until_ready(), that_loop)"
+            )
+        await self._changed.wait()
 
     @property
     def status(self) -> Status:

@@ -77,6 +77,8 @@ def watch(
     _refuse_unread_pipes(process, log)
     if record is not None and isinstance(log, str | os.PathLike) and _same_file(log, record):
         raise ValueError(f"record and log must be two files: a recording replaces what is in {str(record)!r}")
+    if target is not None:
+        _refuse_no_target(target)
     site = target.locate(gpus=gpus) if target is not None else _site_here(process, pid, log, gpus)
     try:
         looking = list(site.probes)
@@ -214,6 +216,8 @@ async def located(target: Target, gpus: Iterable[int | str] | None = None) -> Si
     left = threading.Event()
     found: list[Site] = []
 
+    _refuse_no_target(target)
+
     def locate() -> Site:
         site = target.locate(gpus=gpus)
         found.append(site)
@@ -230,6 +234,11 @@ async def located(target: Target, gpus: Iterable[int | str] | None = None) -> Si
         raise
     finally:
         runner.close()
+
+
+def _refuse_no_target(target: object) -> None:
+    if not hasattr(target, "locate"):
+        raise TypeError(f"target must be one of vllm_startup.targets, as systemd('vllm'), not {target!r}")
 
 
 def _site_here(

@@ -78,3 +78,10 @@ async def test_a_target_that_cannot_be_watched_says_so_before_anything_starts() 
 async def test_a_target_finds_its_own_process_and_log(other: dict[str, object]) -> None:
     with pytest.raises(ValueError, match="either target= or"):
         vllm_startup.watch(target=Unit(site()), **other)  # type: ignore[arg-type]
+
+
+async def test_what_is_no_target_is_refused_by_its_name() -> None:
+    with pytest.raises(TypeError, match=r"target must be one of vllm_startup\.targets"):
+        await vllm_startup.wait_until_ready(target="vllm.service")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"target must be one of vllm_startup\.targets"):
+        vllm_startup.watch(target="vllm.service")  # type: ignore[arg-type]
