@@ -170,7 +170,7 @@ async def test_the_interpreter_may_be_named(venv: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["preflight"], "preflight: error: put the command behind --"),
+        (["preflight"], "put the command behind --, as in:\n  vllm-startup preflight -- vllm serve MODEL"),
         (["preflight", "--timeout", "0", "--", "vllm"], "timeout must be above 0 seconds"),
         (["preflight", "--python", "/gone", "--", "vllm"], "--python '/gone' does not exist"),
         (["preflight", "--nonsense", "--", "vllm"], "unrecognized arguments: --nonsense"),

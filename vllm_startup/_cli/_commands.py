@@ -98,7 +98,7 @@ def _run(arguments: list[str], commands: Sequence[Entry]) -> int:
     arguments, command_line = _divided(arguments, commands)
     if command_line is None:
         _output.tell(f"{PROGRAM} {arguments[0]}: error: put the command behind --, as in:")
-        _output.tell(f"  {PROGRAM} {arguments[0]} --timeout 1800 -- vllm serve MODEL")
+        _output.tell(f"  {PROGRAM} {arguments[0]} -- vllm serve MODEL")
         return Exit.USAGE
     try:
         options = _parser(commands).parse_args(arguments)
