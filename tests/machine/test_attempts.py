@@ -36,6 +36,14 @@ def stamped(text: str, clock: str, *, name: str = "APIServer", pid: int = 10, le
     return f"({name} pid={pid}) {level} 11-30 {clock} [x.py:1] {text}"
 
 
+FAILURE = (
+    "EngineCore failed to start.",
+    "Traceback (most recent call last):",
+    '  File "/x/core.py", line 9',
+    OOM,
+)
+
+
 def crashed(pid: int = 5) -> tuple[str, ...]:
     """A start that failed, as text."""
     return (api(BANNER, pid=pid), engine(INIT, pid=pid + 1), *failing(OOM, pid=pid + 1), *aftermath())
@@ -286,6 +294,26 @@ def test_a_failure_of_the_living_process_in_history_is_a_warning() -> None:
     run = watch(rows, until_s=100)
     assert run.report.outcome == "unfinished"
     assert [w.code for w in run.report.warnings] == ["failure_in_history"]
+
+
+@pytest.mark.parametrize("prefix", ["(APIServer pid=77) ", ""], ids=["a child's", "none"])
+def test_a_failure_behind_a_wrapper_is_of_the_live_process(prefix: str) -> None:
+    """The pid that was given is a shell's, or the banner names no process: it began after the shell did."""
+    banner = f"{prefix}INFO 11-30 11:59:56 [api_server.py:1000] {BANNER}"
+    failure = [stamped(line, "11:59:57", name="EngineCore", pid=78, level="ERROR") for line in FAILURE]
+    rows: list[Seen] = [
+        (0, found(age_s=5.0, started_at=NOON - 5)),
+        (0, tree(server())),
+        (0.1, opened()),
+        (0.1, log(banner, *failure, history=True)),
+        (0.2, LogCaughtUp()),
+        (3, died(code=1)),
+        (3, tree()),
+    ]
+    run = watch(rows, wall=NOON, until_s=20)
+    assert [attempt.cause and attempt.cause.kind for attempt in run.report.attempts] == ["gpu_out_of_memory"]
+    assert run.report.cause is not None
+    assert run.report.cause.kind == "gpu_out_of_memory"
 
 
 def test_the_cause_in_history_explains_a_death_that_is_seen() -> None:

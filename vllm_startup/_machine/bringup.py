@@ -33,6 +33,7 @@ from vllm_startup._rules import Advance, Progress, Rule
 from vllm_startup._text import described
 from vllm_startup.causes import Cause
 
+_TRUNCATED_S = 1.0  # vLLM stamps whole seconds
 _STALE_S = 2.0  # a log whose last line is older than the process by more is another process's
 
 
@@ -194,14 +195,26 @@ class Bringup:
         older = told.stamped_at is not None and told.stamped_at < attempt.began_at - _STALE_S
         if self._log_modified_at is not None and bound.started_at is not None:
             older |= self._log_modified_at < bound.started_at - _STALE_S
-        others = told.banners and bound.pid not in told.banners.values()
-        if older or (failed and others):
+        if older or (failed and self._is_anothers(attempt, bound)):
             self._in_history = True
             self.chronicle.begin(attempt.began_at)
             self._leave_history()
         elif failed:
             text = "the log already holds a failure of this process, which lives"
             self.warn(at, "failure_in_history", text)
+
+    @staticmethod
+    def _is_anothers(attempt: Attempt, bound: r.ProcessFound) -> bool:
+        """Whether a failed start in the log's history names processes that are not the live one's.
+
+        What began after the live process is its own: a shell or a launcher may stand before the server.
+        """
+        told = attempt.told
+        named = {each for each in told.banners.values() if each is not None}
+        dated = told.stamped_at is not None and bound.started_at is not None
+        if dated and told.first_at is not None and told.first_at >= attempt.began_at - _TRUNCATED_S:
+            return False
+        return bool(named) and bound.pid not in named
 
     def _log_ended(self, at: float, _probe: str, _reading: r.LogEnded) -> None:
         self.source.ended = True
