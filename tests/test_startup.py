@@ -650,3 +650,19 @@ async def test_the_pump_logs_through_its_own_logger_only(caplog: pytest.LogCaptu
 def test_environment_variables_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {})
     assert Startup([Own()]).__class__ is Startup
+
+
+async def test_a_watch_may_go_on_with_a_wait() -> None:
+    clock = FakeClock()
+    startup = Startup(
+        [ScriptedProbe("process", [(0, ProcessFound(pid=7))])], timeouts=Timeouts(10), clock=clock
+    )
+    with pytest.raises(ValueError, match="waited_s must not be negative"):
+        startup.already_waited(-1)
+    startup.already_waited(8)
+    async with startup:
+        with pytest.raises(StartupTimeout, match="not ready after 10 s"):
+            await startup.wait_until_ready()
+        assert startup.report().elapsed_s == 2.0
+        with pytest.raises(RuntimeError, match="before the watch is entered"):
+            startup.already_waited(1)

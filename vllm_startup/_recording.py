@@ -42,7 +42,7 @@ _KINDS: dict[str, type[Reading]] = {
     for kind in Reading.__subclasses__()
     if kind.__module__ == _readings.__name__
 }
-_TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early")
+_TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early", "waited_s")
 
 
 def _created(path: str | PathLike[str]) -> IO[str]:

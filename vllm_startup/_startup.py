@@ -128,6 +128,17 @@ class Startup:
         self._alive_at = 0.0
         self._next_tick = 0.0
 
+    def already_waited(self, seconds: float) -> None:
+        """Let ``timeouts.total`` run from so many seconds ago: this watch goes on with a wait.
+
+        Raises:
+            RuntimeError: The watch has begun.
+            ValueError: It is negative.
+        """
+        if self._machine is not None:
+            raise RuntimeError("say how long was waited before the watch is entered")
+        self._terms = attrs.evolve(self._terms, waited_s=seconds)
+
     # --- life ----------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:

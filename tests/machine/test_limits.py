@@ -406,3 +406,10 @@ def test_a_pause_that_outlasts_the_limit_does_not_end_the_wait() -> None:
 def test_the_status_names_the_limit_that_fires_first() -> None:
     run = watch([*QUIET, (1, log(api(BANNER)))], timeouts=Timeouts(900, stall=600), until_s=10)
     assert run.machine.next_limit == (601.0, "stall")
+
+
+def test_what_was_waited_before_counts_for_the_limit_of_all_alone() -> None:
+    run = watch([(0, found())], until_s=20, timeouts=Timeouts(10, launching=9), waited_s=4)
+    assert run.report.cause is not None
+    assert (run.report.cause.kind, run.report.elapsed_s) == ("timed_out", 6.0)
+    assert run.report.cause.message.startswith("not ready after 10 s")

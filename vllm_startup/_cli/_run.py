@@ -62,8 +62,8 @@ exit status:
 
 _GOES_ON: Final = "The server is left running; --on-stall kill would end it."
 _LAST_WORDS_S: Final = 3.0  # a death is judged within 2 s, even if a grandchild holds the pipe
-_FILES_S: Final = 5.0  # a file system that hangs must hold up neither limits nor the server
 _LEAST_S: Final = 0.5  # enough for a first look
+_FILES_S: Final = 5.0  # a file system that hangs must hold up neither limits nor the server
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -232,10 +232,13 @@ class _Run:
         def look(_: Wish) -> Startup:
             log: LogSource = self._options.log or running.log()
             process = cast("AsyncProcess", running.process)  # what the probes ask of one, it has
-            left = _what_is_left(timeouts, asyncio.get_running_loop().time() - self._began)
-            return _options.watch(
-                self._options, url=server.url, process=process, log=log, timeouts=left, record=record
+            startup = _options.watch(
+                self._options, url=server.url, process=process, log=log, timeouts=timeouts, record=record
             )
+            waited_s = asyncio.get_running_loop().time() - self._began
+            most_s = waited_s if timeouts.total is None else max(0.0, timeouts.total - _LEAST_S)
+            startup.already_waited(min(waited_s, most_s))
+            return startup
 
         server = Server(process=running.process, url=url, log=None, watch=look, release=lambda: None)
         self._hosts.follow(lambda: server.status)
@@ -315,12 +318,6 @@ def _progress() -> Progress:
 
 def _report_of(decided: asyncio.Task[StartupReport | None]) -> StartupReport | None:
     return decided.result() if decided.done() else None
-
-
-def _what_is_left(timeouts: Timeouts, passed_s: float) -> Timeouts:
-    """The limits of a watch that begins some time after the command."""
-    total = None if timeouts.total is None else max(_LEAST_S, timeouts.total - passed_s)
-    return attrs.evolve(timeouts, total=total)
 
 
 def _ending(returncode: int) -> str:

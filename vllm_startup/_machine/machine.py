@@ -47,7 +47,7 @@ class StartupMachine:
         self._events: list[Event] = []
         self._done: dict[str, float] = {}
         self._newest = 1
-        self._limits = Limits(timeouts=terms.timeouts, called_at=called_at)
+        self._limits = Limits(timeouts=terms.timeouts, called_at=called_at, forgiven_s=-terms.waited_s)
         history = HistoryClock(called_at=called_at, wall=wall, utc_offset_s=utc_offset_s)
         self.bringup = Bringup(terms, history, self._events.append)
 

@@ -58,6 +58,7 @@ class Terms:
             failure is raised all the same.
         raise_early: Whether to raise as soon as the cause is known.
         earlier: An earlier start of the same model, to compare with.
+        waited_s: Seconds that were waited before this watch began; they count for the limit of all.
     """
 
     url: str | None = attrs.field(
@@ -73,3 +74,4 @@ class Terms:
     earlier: Earlier | None = attrs.field(
         default=None, validator=attrs.validators.optional(attrs.validators.instance_of(Earlier))
     )
+    waited_s: float = attrs.field(default=0.0, validator=_seconds)
