@@ -21,7 +21,7 @@ from scene import (
 )
 
 from vllm_startup import Timeouts, probes
-from vllm_startup._readings import Tier
+from vllm_startup._readings import Reading, Tier
 
 START: list[Seen] = [(0, found()), (0, tree(server())), (0, refused())]
 
@@ -179,3 +179,17 @@ def test_the_log_saying_that_it_serves_is_not_ready_while_a_port_is_asked() -> N
 def test_the_servers_phase_is_dated_to_when_it_listened() -> None:
     run = watch([*START, (30, listening("unknown")), (31.5, answered(owner="unknown"))])
     assert run.phases["starting_server"] == 30.0
+
+
+@pytest.mark.parametrize(
+    ("age_s", "before", "warned"),
+    [(600, [], True), (600, [refused()], False), (2, [], False)],
+    ids=["answers at once", "was refused first", "has just begun"],
+)
+def test_a_server_that_answered_when_the_watch_began_is_told(
+    age_s: float, before: list[Reading], warned: bool
+) -> None:
+    rows = [(0, found(age_s=age_s)), *((0.1, each) for each in before), (3, listening()), (3.1, answered())]
+    run = watch(rows, until_s=4)
+    assert run.report.outcome == "ready"
+    assert [w.code for w in run.report.warnings] == ["ready_before_watch"] * warned

@@ -22,6 +22,7 @@ from vllm_startup._readings import Observation, WatchPaused
 from vllm_startup.causes import Cause, Evidence, ProcessVanished, RestartLoop
 
 _ARMING_S = 5.0  # the first look at a tree, or at a driver that has to wake up, takes a second or two
+_LATE_S = 5.0  # no server is ready so soon after its start
 _FALL_S = 3.0  # GPU memory is given back process by process
 
 
@@ -191,6 +192,10 @@ class StartupMachine:
         held = f" for {self.terms.stable_for:g} s" if self.terms.stable_for else ""
         ground = Ground(probe="health" if tier != "engine" else "log", text=f"tier {tier} held{held}", at=at)
         self.attempt.advance(Phase.READY, at, ground)
+        late_s = self.called_at - self.attempt.began_at
+        if tier != "engine" and late_s > _LATE_S and not self.attempt.signs.refused:
+            text = f"it answered already when the watch began, {late_s:.0f} s after its start"
+            self.bringup.warn(at, "ready_before_watch", text)
         self.end(at, "ready", None)
 
     def _found(self, at: float, cause: Cause) -> None:

@@ -62,7 +62,7 @@ class Signs:
         self._engines: _Seen | None = None
         self._listening: _Seen | None = None
         self.unreachable: str | None = None
-        self._refused = False  # a proxy or a tunnel listens from the start, and tells nothing
+        self.refused = False  # a proxy or a tunnel listens from the start, and tells nothing
         self._host: _Seen | None = None
         self._titled_rss: dict[int, int] = {}
         self._read_anchor: int | None = None
@@ -105,7 +105,7 @@ class Signs:
 
     def connection(self, at: float, probe: str, reading: Connection) -> None:
         """Note that something listens."""
-        self._refused |= reading.state == "refused"
+        self.refused |= reading.state == "refused"
         beyond = reading.state in ("unreachable", "timed_out")
         self.unreachable = (reading.detail or reading.state) if beyond else None
         if reading.state != "listening":
@@ -144,7 +144,7 @@ class Signs:
             yield plateau
         if self._jump and reached is Phase.COMPILING:
             yield _sign(Phase.ALLOCATING_KV_CACHE, self._jump)
-        if self._listening and self._refused:
+        if self._listening and self.refused:
             yield _sign(Phase.STARTING_SERVER, self._listening)
 
     def _loading(self) -> Sign | None:
