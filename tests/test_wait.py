@@ -222,6 +222,8 @@ def _closed() -> BinaryIO:
         ({"pid": 1, "restarts": 2}, ValueError, "restarts"),
         ({"restarts": 1}, ValueError, "restarts"),
         ({"until": "soon"}, ValueError, "until"),
+        ({"until": "engine"}, ValueError, "until='engine' needs log="),
+        ({"until": "engine", "url": "http://127.0.0.1:8000"}, ValueError, "until='engine' needs log="),
         (
             {"timeouts": 60},
             TypeError,

@@ -74,6 +74,8 @@ def watch(
         raise TypeError(f"process must be a subprocess.Popen or an asyncio process, not {process!r}")
     if pid is not None and (isinstance(pid, bool) or not isinstance(pid, int)):
         raise TypeError(f"pid must be a process id, a whole number, not {pid!r}")
+    if until == "engine" and log is None and target is None and not probes:
+        raise ValueError("until='engine' needs log=: it is there that the engines say that they are ready")
     _refuse_unread_pipes(process, log)
     if record is not None and isinstance(log, str | os.PathLike) and _same_file(log, record):
         raise ValueError(f"record and log must be two files: a recording replaces what is in {str(record)!r}")

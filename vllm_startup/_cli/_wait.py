@@ -158,7 +158,7 @@ def _located(options: argparse.Namespace) -> Site | None:
 
 def _startup(options: argparse.Namespace) -> Startup:
     target = _located(options)
-    if options.until == "engine" and options.log is None and options.url is None and target is None:
+    if options.until == "engine" and options.log is None and target is None:
         raise UsageError(
             "--until engine needs --log FILE: only the log tells when the engines are initialised"
         )
