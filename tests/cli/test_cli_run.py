@@ -134,6 +134,14 @@ async def test_wrong_usage_starts_nothing(arguments: list[str], said: str, tmp_p
     assert not trace.exists()
 
 
+@pytest.mark.parametrize("server", [["--port", "8123"], ["--port=8123", "--host", "0.0.0.0"]])
+async def test_the_servers_own_port_is_not_taken_from_it(server: list[str]) -> None:
+    found = await run("run", "--status-listen", "8123", "--", "vllm", "serve", "tiny", *server)
+
+    assert (found.status, found.out) == (2, "")
+    assert "--status-listen 8123 is the server's own port" in found.err
+
+
 async def test_options_of_the_command_are_its_own(tmp_path: Path) -> None:
     found = await run("run", "--", "sh", "-c", 'echo "$@"; exit 4', "x", "--help", "--", "--timeout", "1")
 

@@ -112,6 +112,7 @@ def run(options: argparse.Namespace) -> int:
     _options.refuse_nonsense(options)
     open_standard_streams()
     environ = dict(os.environ)
+    _refuse_the_servers_port(options)
     hosts = _hosts(options, environ)
     if options.preflight and (cause := _preflight.forbids(options)) is not None:
         hosts.refused(cause)
@@ -211,7 +212,7 @@ class _Run:
             running.close_log()
 
     async def _decide(self, running: Running) -> StartupReport:
-        timeouts, url, record = _options.timeouts(self._options), self._url(), self._options.record
+        timeouts, url, record = _options.timeouts(self._options), _url(self._options), self._options.record
         while True:
             report = await self._wait(running, url, timeouts, record)
             url = report.url
@@ -262,14 +263,6 @@ class _Run:
         verify = self._options.verify if self._options.ca is None else self._options.ca
         return partial(HealthProbe, url, verify=verify)
 
-    def _url(self) -> str | None:
-        from vllm_startup._arguments import parse_command
-
-        if self._options.url is not None:
-            return str(self._options.url)
-        found = parse_command(self._options.command_line, environ=os.environ)
-        return found.url if found is not None else None
-
     # --- what is told -----------------------------------------------------------------------
 
     async def _write(self, report: StartupReport) -> None:
@@ -288,6 +281,27 @@ class _Run:
     def _tell_end(self, report: StartupReport) -> None:
         self._progress.close()
         _output.tell(_headed(_screen(report)))
+
+
+def _url(options: argparse.Namespace) -> str | None:
+    """Where the server will listen, as far as that is known."""
+    from vllm_startup._arguments import parse_command
+
+    if options.url is not None:
+        return str(options.url)
+    found = parse_command(options.command_line, environ=os.environ)
+    return found.url if found is not None else None
+
+
+def _refuse_the_servers_port(options: argparse.Namespace) -> None:
+    """The server would find its port taken, minutes later."""
+    url = _url(options) if options.status_listen is not None else None
+    if url is None:
+        return
+    from vllm_startup._url import parse_url
+
+    if parse_url(url).port == options.status_listen[1]:
+        raise UsageError(f"--status-listen {options.status_listen[1]} is the server's own port; name another")
 
 
 def _hosts(options: argparse.Namespace, environ: dict[str, str]) -> Hosts:
