@@ -115,6 +115,67 @@ def test_an_error_that_is_retried_is_no_cause() -> None:
     assert cause_of(lines) is None
 
 
+KILLED = (
+    "(APIServer pid=1) Traceback (most recent call last):",
+    '(APIServer pid=1)   File "/opt/vllm/bin/vllm", line 6, in <module>',
+    "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above. Failed core "
+    "proc(s): {'EngineCore': -9}",
+)
+
+
+@pytest.mark.parametrize("shown", ["Segmentation fault (core dumped)", "NCCL error in: x.cpp:1", "Killed"])
+@pytest.mark.parametrize(
+    "form",
+    [
+        '    raise RuntimeError("{}")',
+        "(EngineCore pid=55) ERROR 11-30 14:22:05 [x.py:10] attempt 1 of 5 failed: {}",
+        "(EngineCore pid=55) ERROR 11-30 14:22:05 [x.py:10] {}, retrying (2/3)",
+    ],
+)
+def test_a_statement_and_a_retried_attempt_are_no_cause(form: str, shown: str) -> None:
+    cause = cause_of([form.format(shown), *KILLED])
+    assert cause is not None
+    assert (cause.kind, cause.fields["signal"]) == ("process_killed", 9)
+
+
+def test_the_last_attempt_is_not_retried() -> None:
+    record = (
+        "(EngineCore pid=55) ERROR 11-30 14:22:05 [x.py:10] attempt 5 of 5 failed: NCCL error in: x.cpp:1"
+    )
+    cause = cause_of([record, *KILLED])
+    assert cause is not None
+    assert cause.kind == "nccl_failed"
+
+
+ASIDES = (
+    "Exception ignored in: <function A.__del__ at 0x7f>",
+    "Exception in thread T-3 (_report_usage_worker):",
+)
+
+
+@pytest.mark.parametrize("said", ASIDES)
+@pytest.mark.parametrize("at", range(6))
+def test_what_a_finaliser_or_the_usage_thread_raises_is_no_cause(said: str, at: int) -> None:
+    aside = [
+        said,
+        "Traceback (most recent call last):",
+        '  File "/a/b.py", line 5, in f',
+        "    f()",
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+    ]
+    real = [
+        "Traceback (most recent call last):",
+        '  File "/opt/vllm/bin/vllm", line 6, in <module>',
+        "    sys.exit(main())",
+        '  File "/opt/vllm/config.py", line 7, in create_engine_config',
+        "    raise ValueError(",
+        "ValueError: Total number of attention heads (28) must be divisible by tensor parallel size (8).",
+    ]
+    cause = cause_of([*real[:at], *aside, *real[at:]])
+    assert cause is not None
+    assert cause.kind == "parallel_size_invalid"
+
+
 def test_an_exception_that_was_only_logged_is_no_cause() -> None:
     lines = failing("ZeroDivisionError: division by zero", headline="could not send usage statistics")
     assert cause_of(lines) is None

@@ -86,6 +86,9 @@ HARMLESS_HEADLINES: Final = (
     "Exception in thread",
 )
 
+IDLE_HEADLINES: Final = ("Exception ignored in", "_report_usage_worker", "_report_continuous_usage")
+"""Finalisers, and the thread that reports usage: whatever they meet, the start goes on."""
+
 _MAX_PROCESSES: Final = 4096
 
 HEADLINES: Final = (*FATAL_HEADLINES, *INSPECTION, *HARMLESS_HEADLINES)

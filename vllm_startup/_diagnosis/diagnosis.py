@@ -316,7 +316,7 @@ class Diagnosis:
         self._best = better(self._best, found)
 
     def _judge(self, chain: RaisedChain) -> Candidate | None:
-        if chain.level in HARMLESS_LEVELS or headed(chain, aftermath.HARMLESS_HEADLINES[:1]):
+        if chain.level in HARMLESS_LEVELS or headed(chain, aftermath.IDLE_HEADLINES):
             return None
         known = self._known(chain)
         if known is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,8 +19,14 @@ _MILD: Final = frozenset({"INFO", "WARN", "WARNING", "DEBUG", "TRACE", "NOTICE"}
 _DATA: Final = ("{", "Namespace(", "args: ", "non-default args: ")
 
 
+# A statement that somebody shows.
+_STATEMENTS: Final = ("raise ", "assert ", "except ", "logger.")
+
+
 def is_harmless(line: Line) -> bool:
     """Whether a line says of itself that it is no error."""
+    if line.message.lstrip(" ").startswith(_STATEMENTS) or is_retried(line.message):
+        return True
     if line.level is not None:
         return line.level in HARMLESS_LEVELS
     head = line.message[:160]
@@ -29,3 +37,14 @@ def is_harmless(line: Line) -> bool:
     if "NCCL WARN" in head:
         return False
     return any(word.strip("[]:-|,") in _MILD for word in head[:80].split()[:6])
+
+
+@cache
+def _attempt() -> re.Pattern[str]:
+    return re.compile(r"(?i)\b(?:attempt|try|retry|retrying) \(?(\d{1,4}) ?(?:of|/) ?(\d{1,4})")
+
+
+def is_retried(text: str) -> bool:
+    """Whether a text tells of an attempt after which another one is made."""
+    found = _attempt().search(text[:400])
+    return found is not None and int(found[1]) < int(found[2])

@@ -39,6 +39,8 @@ _CAUSE: Final = "The above exception was the direct cause of the following excep
 _MAX_MESSAGE_LINES: Final = 60
 # Foreign lines between the lines of one bare traceback before it is given up (a server goes on).
 _MAX_FOREIGN: Final = 200
+# Lines of a traceback in the middle of another one.
+_MAX_ASIDE: Final = 100
 # Lines of others after which a stream that says nothing is over.
 _MAX_SILENCE: Final = 500
 # Lines between an interpreter's "Exception ignored in" or "Process X:" and its traceback.
@@ -50,9 +52,13 @@ Consumed: TypeAlias = Literal["no", "frame", "message"]
 _Key: TypeAlias = "tuple[str | None, int | None, str | None]"
 
 
+# What a finaliser or a thread says of an exception that ends nothing: its traceback may stand in
+# the middle of another one.
+_ASIDES: Final = ("Exception ignored", "Exception in thread")
+
 # Lines that are nobody's message: what other libraries print after, or in between.
 _FOREIGN_STARTS: Final = (
-    "INFO:", "WARNING:", "ERROR:", "[W", "[rank", "[E", "[I", "[Gloo]", "Process ", "Exception ignored",
+    "INFO:", "WARNING:", "ERROR:", "[W", "[rank", "[E", "[I", "[Gloo]", "Process ", *_ASIDES,
     "nanobind:", "usage:", "NCCL ", "Fatal Python error", "!!!!!!!", "Loading safetensors", "*** ",
     "terminate called", "```",
 )  # fmt: skip
@@ -78,6 +84,7 @@ class _Stream:
         self.foreign = 0
         self.indent = 0  # of an excerpt that was pasted indented
         self.seen = line.number
+        self.aside: _Stream | None = None  # another traceback, printed in the middle of this one
         self._begin()
 
     def _begin(self) -> None:
@@ -298,6 +305,11 @@ class Tracebacks:
 
     def _go_on(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
         bare = text.strip()
+        if stream.aside is not None:
+            return self._beside(stream, stream.aside, line, text)
+        if bare.startswith(_ASIDES) and not stream.message:
+            stream.aside = _Stream(line, line.message[:500])
+            return "no"
         if bare.startswith(HEADER) or HEADER in text:
             return self._header(key, stream, line)
         if bare in (_CONTEXT, _CAUSE):
@@ -311,6 +323,23 @@ class Tracebacks:
         if stream.message and (not stream.pending or text[:4].strip()):
             return self._in_message(key, stream, line, text)
         return self._in_frames(key, stream, line, text)
+
+    def _beside(self, stream: _Stream, aside: _Stream, line: Line, text: str) -> Consumed:
+        """Read what stands in the middle of a stream's traceback, until its exception."""
+        frame = frame_of(text)
+        raised = parse_exception(text, loose=True)
+        if HEADER in text:
+            aside.header(line)
+        elif frame is not None:
+            aside.frame(line, *frame)
+        elif raised is not None or line.number - aside.seen > _MAX_ASIDE:
+            stream.aside = None
+            if raised is None:
+                return "no"
+            aside.exception(line, *raised)
+            self._done += aside.chains()
+            return "message"
+        return "frame"
 
     def _header(self, key: _Key, stream: _Stream, line: Line) -> Consumed:
         if stream.message and not stream.pending and not stream.waiting and not _quotes(stream):

@@ -152,8 +152,9 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="(core dumped)",
-        pattern=r"(?P<what>Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point "
-        r"exception) +\(core dumped\)",
+        pattern=r"^(?:[^\s:]{1,200}: line \d+: +\d+ |srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: )?"
+        r"(?P<what>Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception) +"
+        r"\(core dumped\)",
         where="line",
         rank="weak",
         ends=True,
