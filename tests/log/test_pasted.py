@@ -119,3 +119,35 @@ def test_no_line_is_lost(batches: list[list[str]]) -> None:
 def test_a_wrap_says_which_line_goes_on() -> None:
     assert Wrap(width=5, words=False).continues("abcde", "f")
     assert not Wrap(width=5, words=False).continues("abc", "f")
+
+
+@pytest.mark.parametrize("joint", [" ", "\\n", "\\r\\n"])
+def test_a_log_that_lost_its_line_ends_has_them_again(joint: str) -> None:
+    lines = [
+        *LINES[:2],
+        "(EngineCore pid=7) ERROR 11-30 14:28:42 [core.py:9] Traceback (most recent call last):",
+        '  File "/a/b.py", line 3, in work',
+        "    raise ValueError(text)",
+        "ValueError: the model is unknown: try another",
+        "(APIServer pid=1) RuntimeError: Engine core initialization failed.",
+    ]
+    assert written([joint.join(lines)]) == lines
+
+
+def test_one_line_of_its_own_stays_as_it_is() -> None:
+    for line in (LINES[0], LINES[1], '{"msg": "' + "a\\n" * 9 + '"}', "word " * 100):
+        assert written([line]) == [line]
+        assert written([], [line], []) == [line]
+
+
+def test_a_log_with_two_lines_keeps_them() -> None:
+    long = " ".join(LINES)
+    assert written([long], [long]) == [long, long]
+
+
+@pytest.mark.parametrize(("escape", "end"), [("#033[", "#015"), ("^[[", "^M"), ("^[[", "")])
+def test_control_characters_that_were_spelled_out_are_read(escape: str, end: str) -> None:
+    assert written([f"{escape}1;36m(EngineCore pid=1){escape}0;0m it runs{end}", f"more{end}"]) == [
+        "\x1b[1;36m(EngineCore pid=1)\x1b[0;0m it runs",
+        "more",
+    ]

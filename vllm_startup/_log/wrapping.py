@@ -16,6 +16,7 @@ import attrs
 from vllm_startup._log.margins import margin_of
 from vllm_startup._log.prefixes import Prefixes
 from vllm_startup._log.records import is_record, vllm
+from vllm_startup._log.relining import with_line_ends
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -70,7 +71,7 @@ def as_written(batches: Iterable[list[str]]) -> Iterator[list[str]]:
     Returns:
         As many lines, `CONTINUED` for those that have become part of another.
     """
-    remaining = iter(batches)
+    remaining = with_line_ends(batches)
     first = next(remaining, None)
     if first is None:
         return iter(())
