@@ -88,6 +88,14 @@ RULES: tuple[CauseRule, ...] = (
         versions="torch 1.x to 2.9",
     ),
     CauseRule(
+        literal="nvidia-container-cli: requirement error",
+        pattern=r"requirement error: unsatisfied condition: cuda\s?>=",
+        where="line",
+        ends=True,
+        build=_too_old,
+        versions="NVIDIA container toolkit 1.x",
+    ),
+    CauseRule(
         literal="unsupported display driver / cuda driver combination",
         where="both",
         explains=_NO_GPU,
@@ -100,6 +108,13 @@ RULES: tuple[CauseRule, ...] = (
         explains=_NO_GPU,
         build=_mismatch,
         versions="NVML 18",
+    ),
+    CauseRule(
+        literal="nvml error: driver/library version mismatch",
+        where="line",
+        ends=True,
+        build=_mismatch,
+        versions="NVIDIA container toolkit 1.x",
     ),
     CauseRule(
         literal="NVML/RM version mismatch",

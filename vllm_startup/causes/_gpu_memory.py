@@ -190,7 +190,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="out of memory",
-        pattern=r"(?:CUDA|HIP|XPU)(?: driver)? (?:error: )?out of memory",
+        pattern=r"(?:CUDA|HIP|XPU)(?: driver)? (?:[Ee]rror: )?out of memory",
         build=_out_of_memory,
         versions="torch 1.12 to 2.9",
     ),

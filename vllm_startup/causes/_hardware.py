@@ -120,6 +120,18 @@ RULES: tuple[CauseRule, ...] = (
         literal="error: invalid device function", build=_no_kernels, versions="CUDA error 98, HIP error 98"
     ),
     CauseRule(
+        literal="rocBLAS error: Cannot read ",
+        pattern=r"^rocBLAS error: Cannot read [^\n]{1,300} for GPU arch : (?P<arch>gfx\w{1,12})",
+        where="both",
+        ends=True,
+        build=lambda found: GpuArchitectureUnsupported(
+            message=f"rocBLAS holds no kernels for the GPU's architecture {found.word('arch')}",
+            hint="use a ROCm build that was made for this GPU",
+            retryable=False,
+        ),
+        versions="rocBLAS 4 to 5",
+    ),
+    CauseRule(
         literal="FlashInfer requires ",
         pattern=r"FlashInfer requires (?:GPUs with )?sm\d+",
         build=lambda _: GpuArchitectureUnsupported(
@@ -212,6 +224,12 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"(?P<method>[\w-]{1,60}) quantization is currently not supported in \w",
         build=lambda found: attrs.evolve(_no_kernel_for(found), confidence="certain"),
         versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="quantization is not supported on",
+        pattern=r"(?P<method>[\w-]{1,60}) quantization is not supported on (?:gfx|sm)\w",
+        build=lambda found: attrs.evolve(_no_kernel_for(found), confidence="certain"),
+        versions="AITER 0.1",
     ),
     CauseRule(
         literal="requires GPU compute capability",

@@ -84,6 +84,17 @@ def _api(found: Found) -> Cause:
     )
 
 
+def _signature(found: Found) -> Cause:
+    module, name = found.word("module"), found.word("name")
+    return DependencyApiMismatch(
+        message=f"{module}() does not take {name} as it is called: the packages do not go together",
+        confidence="likely",
+        module=module,
+        name=name,
+        retryable=False,
+    )
+
+
 def _binary(found: Found) -> Cause:
     library = found.word("library")
     return BinaryIncompatible(
@@ -144,6 +155,20 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.14 to 0.33",
     ),
     CauseRule(
+        literal="Numba needs NumPy",
+        pattern=r"Numba needs (?P<package>NumPy) (?P<limit>\d[\d.]{0,20}) or (?P<side>less|greater)\. "
+        r"Got NumPy (?P<version>[\d.]{1,20}\d)",
+        build=lambda found: unfit_version(
+            "numpy",
+            found.word("version") or "",
+            "numba",
+            (">=" if found.word("side") == "greater" else "<=")
+            + (found.word("limit") or "")
+            + ("" if found.word("side") == "greater" else ".*"),
+        ),
+        versions="numba 0.5x to 0.6x",
+    ),
+    CauseRule(
         literal="cannot import name",
         pattern=r"cannot import name(?: '(?P<name>\w{1,100})' from (?:partially initialized module )?"
         r"'(?P<module>[\w.]{1,200})')?",
@@ -160,11 +185,20 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="has no attribute",
-        pattern=r"^AttributeError: '?(?P<module>\w{1,100}(?:Tokenizer|TokenizerFast|Config"
+        pattern=r"^AttributeError: '?(?P<module>\w{0,100}(?:Tokenizer|Config"
         r"|Processor)\w{0,20})'?(?: object)? "
         r"has no attribute '?(?P<name>\w{1,100})",
         rank="generic",
         build=lambda found: attrs.evolve(_api(found), confidence="likely"),
+        versions="Python",
+    ),
+    CauseRule(
+        literal="TypeError: ",
+        pattern=r"^TypeError: (?P<module>[\w.]{1,200})\(\) got (?:an unexpected keyword argument"
+        r"|multiple values for argument) '(?P<name>\w{1,100})'",
+        exceptions=("TypeError",),
+        rank="vague",
+        build=_signature,
         versions="Python",
     ),
     CauseRule(

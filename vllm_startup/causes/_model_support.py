@@ -273,6 +273,18 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.6.5 to 0.33",
     ),
     CauseRule(
+        literal=" for argument ",
+        pattern=r"Received an? (?P<given>\w{1,100}) for argument (?P<name>\w{0,60}processor), but an? "
+        r"\(?'?(?P<wanted>\w{1,100})",
+        build=lambda found: MultimodalProcessorFailed(
+            message=f"the model's processor got a {found.word('given')} as its {found.word('name')}: "
+            f"transformers is not the release that the model's files are for",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="transformers 4.45 to 5.x",
+    ),
+    CauseRule(
         literal="Chunked MM input disabled but",
         pattern=r"max_tokens_per_mm_item \((?P<needed>\d+)\) is larger than max_num_batched_tokens "
         r"\((?P<given>\d+)\)",
