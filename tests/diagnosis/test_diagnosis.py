@@ -176,6 +176,18 @@ def test_what_a_finaliser_or_the_usage_thread_raises_is_no_cause(said: str, at: 
     assert cause.kind == "parallel_size_invalid"
 
 
+def test_a_refused_argument_is_no_part_of_an_exception_before_it() -> None:
+    thread = [
+        ASIDES[1],
+        *MAIN[:1],
+        '  File "/a.py", line 5, in f',
+        "OSError: [Errno 28] No space left on device",
+    ]
+    cause = cause_of([*thread, "vllm serve: error: unrecognized arguments: --no-such-flag"])
+    assert cause is not None
+    assert cause.kind == "invalid_arguments"
+
+
 def test_an_exception_that_was_only_logged_is_no_cause() -> None:
     lines = failing("ZeroDivisionError: division by zero", headline="could not send usage statistics")
     assert cause_of(lines) is None

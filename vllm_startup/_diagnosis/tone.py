@@ -25,10 +25,12 @@ _STATEMENTS: Final = ("raise ", "assert ", "except ", "logger.")
 
 def is_harmless(line: Line) -> bool:
     """Whether a line says of itself that it is no error."""
+    if line.level in HARMLESS_LEVELS:
+        return True
     if line.message.lstrip(" ").startswith(_STATEMENTS) or is_retried(line.message):
         return True
     if line.level is not None:
-        return line.level in HARMLESS_LEVELS
+        return False
     head = line.message[:160]
     if head.startswith(_DATA):
         return True

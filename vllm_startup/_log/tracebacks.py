@@ -59,7 +59,8 @@ _ASIDES: Final = ("Exception ignored", "Exception in thread")
 # Lines that are nobody's message: what other libraries print after, or in between.
 _FOREIGN_STARTS: Final = (
     "INFO:", "WARNING:", "ERROR:", "[W", "[rank", "[E", "[I", "[Gloo]", "Process ", *_ASIDES,
-    "nanobind:", "usage:", "NCCL ", "Fatal Python error", "!!!!!!!", "Loading safetensors", "*** ",
+    "nanobind:", "usage:", "vllm: error: ", "vllm serve: error: ", "api_server.py: error: ",
+    "NCCL ", "Fatal Python error", "!!!!!!!", "Loading safetensors", "*** ",
     "terminate called", "```",
 )  # fmt: skip
 

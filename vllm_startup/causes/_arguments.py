@@ -201,6 +201,11 @@ def _engines(found: Found) -> Cause:
 
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
+        literal="Unsupported speculative method",
+        build=lambda found: _argument("--speculative-config", found),
+        versions="0.8 to 0.33",
+    ),
+    CauseRule(
         literal=": error: ",
         pattern=r"^(?P<program>[\w.-]{1,40}(?: [\w-]{1,20}){0,3}): error: (?P<what>unrecognized arguments: "
         r"(?P<unknown>\S{1,200})|argument (?P<argument>[^:]{1,80}): |the following arguments are required: "

@@ -125,6 +125,18 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="Error while deserializing header", build=_corrupt, versions="safetensors 0.3 to 0.7"),
     CauseRule(literal="SafetensorError", rank="generic", build=_corrupt, versions="safetensors 0.3 to 0.7"),
     CauseRule(
+        literal="Consistency check failed: file should be of size",
+        pattern=r"file should be of size \d+ but has size \d+(?: \((?P<file>[^()\n]{1,200})\))?",
+        build=lambda found: CheckpointCorrupt(
+            message=f"the download of {found.word('file') or 'a file'} has the wrong size",
+            hint="start it again; if that fails too, remove the model's .incomplete files from the cache, "
+            "and look whether the disk is full",
+            file=found.word("file"),
+            retryable=True,
+        ),
+        versions="huggingface_hub 0.16 to 1.x",
+    ),
+    CauseRule(
         literal="invalid load key, 'v'",
         build=lambda _: CheckpointCorrupt(
             message="a file of weights is a Git LFS pointer, not the weights",

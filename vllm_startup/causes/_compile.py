@@ -123,6 +123,7 @@ RULES: tuple[CauseRule, ...] = (
         versions="gcc, nvcc",
     ),
     CauseRule(literal="Ninja build failed", rank="weak", build=_build, versions="flashinfer 0.2 to 0.6"),
+    CauseRule(literal="NVCC compilation failed", rank="weak", build=_build, versions="DeepGEMM 1 to 2"),
     CauseRule(literal="Error building extension", rank="weak", build=_build, versions="torch 1.x to 2.9"),
     CauseRule(literal="C++ compile error", rank="generic", build=_build, versions="torch 2.x"),
     CauseRule(literal="BackendCompilerFailed", rank="weak", build=_build, versions="torch 2.x"),

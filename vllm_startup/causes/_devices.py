@@ -116,6 +116,12 @@ RULES: tuple[CauseRule, ...] = (
         build=_none_visible,
         versions="torch 1.x to 2.9",
     ),
+    CauseRule(
+        literal="CUDA unknown error - this may be due to an incorrectly set up environment",
+        rank="generic",
+        build=lambda _: attrs.evolve(none_visible(), confidence="likely", hint=None),
+        versions="torch 1.x to 2.9",
+    ),
     CauseRule(literal="no CUDA-capable device is detected", build=_none_visible, versions="CUDA error 100"),
     CauseRule(
         literal="Found no NVIDIA driver on your system", build=_none_visible, versions="torch 1.x to 2.9"

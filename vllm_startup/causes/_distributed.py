@@ -98,6 +98,16 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="NCCL error", rank="generic", build=_nccl, versions="0.2 to 0.33, NCCL 2.18 to 2.27"),
     CauseRule(literal="NCCL Error", rank="generic", build=_nccl, versions="torch"),
     CauseRule(
+        literal="is setting up NCCL communicator and retrieving ncclUniqueId",
+        rank="weak",
+        build=lambda _: NcclFailed(
+            message="a rank could not get NCCL's id from rank 0, which ended, is late or cannot be reached",
+            confidence="likely",
+            retryable=None,
+        ),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
         literal="Watchdog caught collective operation timeout",
         where="both",
         rank="weak",

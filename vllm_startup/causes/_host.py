@@ -319,8 +319,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(literal="std::bad_alloc", where="both", build=_no_memory, versions="libstdc++"),
     CauseRule(
-        literal="creating shared memory segment",
-        pattern=r"Error while creating shared memory segment",
+        literal="NCCL WARN",
+        pattern=r"Error while creating shared memory segment|failed to extend /dev/shm/",
         where="both",
         explains=("nccl_failed",),
         build=_shared_memory,
@@ -334,7 +334,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="No space left on device",
-        pattern=r"No space left on device.{0,40}(?:/dev/shm|psm_|/torch_\d|sem\.)",
+        pattern=r"No space left on device.{0,40}(?:/dev/shm|psm_|/torch_\d|sem\.)"
+        r"|</torch_\d[^>\n]{0,60}>[^\n]{0,40}: No space left on device",
         build=_shared_memory,
         versions="Python, torch",
     ),

@@ -269,6 +269,24 @@ RULES: tuple[CauseRule, ...] = (
         versions="huggingface_hub 0.14 to 1.x",
     ),
     CauseRule(
+        literal="CERTIFICATE_VERIFY_FAILED",
+        rank="generic",
+        build=lambda _: HubUnreachable(
+            message="the hub's certificate is not trusted here: a proxy in between shows one of its own",
+            confidence="likely",
+            hint="give the proxy's root certificate: SSL_CERT_FILE and REQUESTS_CA_BUNDLE",
+            retryable=False,
+        ),
+        versions="OpenSSL; httpx, requests, urllib3",
+    ),
+    CauseRule(
+        literal="Can't load the configuration of",
+        pattern=r"Can't load the configuration of '(?P<model>[^']{1,400})'",
+        rank="generic",
+        build=lambda found: _not_found(found, confidence="likely"),
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
         literal="name resolution",
         pattern=r"(?:ConnectError|ConnectionError|gaierror): .{0,300}Temporary failure in name resolution",
         build=_unreachable,
