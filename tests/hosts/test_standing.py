@@ -64,7 +64,9 @@ def test_a_stall_that_ends_nothing_lasts_until_something_advances() -> None:
     run = watch([(0, opened()), (0, found()), (1, log(engine("Starting to load model x...")))], until_s=4)
     stalled = when_decided(BEFORE, attrs.evolve(run.report, outcome="stalled"))
     assert (stalled.live, stalled.state) == (False, "stalled")
-    again = while_watched(stalled, starting(quiet_s=0.2))  # the watch begins anew, and reads the log again
+    anew = while_watched(stalled, starting(quiet_s=0.9, phase=Phase.LAUNCHING), catching_up=True)
+    assert anew.state == "stalled"
+    again = while_watched(anew, starting(quiet_s=0.2), catching_up=True)  # it has read the log again
     assert again.state == "stalled"
     again = while_watched(again, starting(quiet_s=1.2))
     assert again.state == "stalled"

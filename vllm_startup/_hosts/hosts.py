@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 1.0
 _ASK_S: Final = 5.0  # between two looks at a server that is ready
 _SILENT_S: Final = 30.0  # a server under load answers late: one without an answer for so long is not ready
+_CATCH_UP_S: Final = 5.0  # a new watch of an old start reads its log again
 _WRITE_S: Final = 2.0  # a file system that hangs holds nobody up
 _DEFAULT_WINDOW_S: Final = 600.0
 _MOST_SAMPLES: Final = 4
@@ -78,6 +79,7 @@ class Hosts:
         self._warned = False
         self._conditions = s.Conditions(time.time())
         self._status: Callable[[], Status] | None = None
+        self._caught_up_at = 0.0
         self._asks: Probe | None = None
         self._heard_at = float("-inf")
         self._written = False
@@ -129,6 +131,7 @@ class Hosts:
             status: Says how it stands; RuntimeError while there is nothing to say.
         """
         self._status = status
+        self._caught_up_at = time.monotonic() + _CATCH_UP_S
 
     async def decided(self, report: StartupReport, asks: Callable[[], Probe] | None) -> None:
         """The start has ended, at least for now.
@@ -230,7 +233,8 @@ class Hosts:
         """How it stands at this moment."""
         if self._status is not None:
             try:
-                self._standing = s.while_watched(self._standing, self._status())
+                catching_up = time.monotonic() < self._caught_up_at
+                self._standing = s.while_watched(self._standing, self._status(), catching_up=catching_up)
             except RuntimeError:
                 pass  # the watch has not begun
         self._conditions.note(self._standing, time.time())

@@ -67,13 +67,18 @@ class Standing:
         return "".join(part.capitalize() for part in word.split("_"))
 
 
-def while_watched(before: Standing, status: Status) -> Standing:
+def while_watched(before: Standing, status: Status, *, catching_up: bool = False) -> Standing:
     """The standing while the start is watched.
 
     After a stall that ends nothing, the start counts as stalled until something has advanced.
+
+    Args:
+        before: The standing at the look before.
+        status: How the watch stands.
+        catching_up: Whether the watch may still be reading what it has not seen: that is no advance.
     """
     return Standing(
-        state=_state(before, status),
+        state=_state(before, status, catching_up=catching_up),
         phase=status.phase,
         summary=clean(status.summary),
         elapsed_s=status.elapsed_s,
@@ -84,7 +89,7 @@ def while_watched(before: Standing, status: Status) -> Standing:
     )
 
 
-def _state(before: Standing, status: Status) -> State:
+def _state(before: Standing, status: Status, *, catching_up: bool) -> State:
     if status.outcome == "ready":
         return "ready"
     if status.outcome == "stalled":
@@ -95,7 +100,7 @@ def _state(before: Standing, status: Status) -> State:
         return "starting"
     further = status.phase.order > before.phase.order
     moved = before.quiet_s is not None and status.quiet_s < before.quiet_s
-    return "starting" if further or moved else "stalled"
+    return "starting" if (further or moved) and not catching_up else "stalled"
 
 
 def when_decided(before: Standing, report: StartupReport) -> Standing:
