@@ -281,7 +281,7 @@ RULES: tuple[CauseRule, ...] = (
         literal=" install ",
         pattern=r"(?:^(?:Import|ModuleNotFound|Value)Error: |Value error, )"
         r"(?:[^\n]{0,300} )?[Pp]lease install "
-        r"(?:by `pip install )?(?P<component>[\w.-]{1,60})",
+        r"(?:(?:it|them|the) )?(?:(?:by|via|with|using):? `?pip install )?(?P<component>[\w.-]{1,60})",
         rank="generic",
         build=_component,
         versions="0.4 to 0.33",
