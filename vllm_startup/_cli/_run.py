@@ -295,13 +295,14 @@ def _url(options: argparse.Namespace) -> str | None:
 
 def _refuse_the_servers_port(options: argparse.Namespace) -> None:
     """The server would find its port taken, minutes later."""
-    url = _url(options) if options.status_listen is not None else None
-    if url is None:
+    listen: tuple[str, int] | None = options.status_listen
+    url = _url(options) if listen is not None else None
+    if listen is None or url is None:
         return
     from vllm_startup._url import parse_url
 
-    if parse_url(url).port == options.status_listen[1]:
-        raise UsageError(f"--status-listen {options.status_listen[1]} is the server's own port; name another")
+    if parse_url(url).port == listen[1]:
+        raise UsageError(f"--status-listen {listen[1]} is the server's own port; name another")
 
 
 def _hosts(options: argparse.Namespace, environ: dict[str, str]) -> Hosts:
