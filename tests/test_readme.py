@@ -30,7 +30,7 @@ def names_of(name: str) -> dict[str, Any]:
 
 
 def test_every_python_block_is_run_by_a_test() -> None:
-    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 5
+    assert len(re.findall(r"```python", TEXT)) == len(re.findall(r"<!-- test: \w+ -->\n```python", TEXT)) == 6
 
 
 def test_the_diagram_is_drawn_from_the_table() -> None:
@@ -74,6 +74,17 @@ async def test_the_call_waits_for_a_server(
     ready_s = await code["wait_for_vllm"](pid)
     assert ready_s is not None
     assert "ready" in capsys.readouterr().out
+
+
+async def test_the_rule_of_your_own_names_the_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm_startup import StartupError
+
+    monkeypatch.chdir(tmp_path)
+    line = "ERROR 11-30 14:20:40 [acme.py:7] acme-plugin: licence expired for Initech"
+    with pytest.raises(StartupError) as caught:
+        await names_of("rule")["start"]([sys.executable, "-c", f"print({line!r}); raise SystemExit(1)"])
+    cause = caught.value.cause
+    assert (cause.kind, cause.fields) == ("licence_expired", {"customer": "Initech"})
 
 
 async def test_the_probe_of_your_own_works() -> None:

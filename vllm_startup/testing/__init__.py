@@ -48,6 +48,12 @@ Half an hour of waiting passes in a few milliseconds. With pytest, the fixtures
 ``vllm_startup_clock``, ``vllm_startup_probe``, ``vllm_startup_wait`` and ``vllm_startup_replay``
 are there without an import.
 
+`simulated_server` gives the command of a server that needs no vLLM and no GPU but is real: a tree of
+processes, a port, vLLM's output. Use it to try the library, and where a test starts the server::
+
+    async with vllm_startup.launch(simulated_server("ready", speed=5)) as server:
+        report = await server.wait_until_ready()
+
 For a probe or a rule of your own, script the other probes and watch::
 
     async with Startup([MyProbe(), *ready_after(60).probes()], clock=FakeClock()) as startup:
