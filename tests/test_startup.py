@@ -9,6 +9,7 @@ import logging
 import os
 import threading
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,16 @@ class Raising(Own):
         error = self.errors.pop(0) if self.errors else None
         if error is not None:
             raise error
+        return NOTHING
+
+
+class Closeless:
+    """All of a probe but its `aclose`."""
+
+    name = "closeless"
+    interval_s = limit_s = 1.0
+
+    async def sample(self, now: float) -> Iterable[probes.Reading]:
         return NOTHING
 
 
@@ -110,6 +121,29 @@ async def test_a_probe_that_raises_is_told_once_and_asked_again() -> None:
 async def test_any_error_of_a_probe_is_survived(error: Exception) -> None:
     async with Startup([Raising(error), ready_at(3)], clock=FakeClock()) as startup:
         assert (await startup.wait_until_ready()).outcome == "ready"
+
+
+async def test_a_probe_whose_methods_are_not_async_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    probe: Any = Own()
+    probe.sample = lambda _now: []
+    probe.aclose = lambda: None
+    async with Startup([probe, ready_at(3)], clock=FakeClock()) as startup:
+        report = await startup.wait_until_ready()
+    told = [warning.text for warning in report.warnings if warning.code == "probe_broken"]
+    assert len(told) == 1
+    assert "sample must be async def; it returned []" in told[0]
+    assert "aclose must be async def; it returned None" in caplog.text
+
+
+async def test_a_sample_may_be_any_callable_that_gives_an_awaitable() -> None:
+    probe: Any = Own()
+    probe.sample = partial(probe.sample)
+    loop_bound: Any = Own("future")
+    loop_bound.sample = lambda now: asyncio.ensure_future(Own.sample(loop_bound, now))
+    async with Startup([probe, loop_bound, ready_at(3)], clock=FakeClock()) as startup:
+        report = await startup.wait_until_ready()
+    assert report.warnings == ()
+    assert probe.sampled == loop_bound.sampled == [0.0, 1.0, 2.0]
 
 
 async def test_a_probe_that_swallows_its_cancellation_stops_nobody(
@@ -569,6 +603,8 @@ async def test_a_probe_whose_cadence_raises_stops_nobody(attribute: str) -> None
     [
         ({"probes": []}, ValueError, "probes must hold at least one probe"),
         ({"probes": [Own("a"), Own("a")]}, ValueError, "'a' is there twice"),
+        ({"probes": [Closeless()]}, TypeError, r"not <.*Closeless.*>: it has no aclose$"),
+        ({"probes": ["health"]}, TypeError, "it has no name, interval_s, limit_s, sample, aclose$"),
         ({"probes": [Own("a\x1b[31m")]}, TypeError, "a probe's name must be printable text"),
         ({"probes": [Own(interval_s=float("nan"))]}, TypeError, "interval_s of probe 'own' must be a number"),
         ({"probes": [Own(limit_s="5")]}, TypeError, "limit_s of probe 'own' must be a number"),

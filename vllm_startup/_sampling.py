@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final, TypeVar
 
 from vllm_startup._clock import Clock
 from vllm_startup._readings import ProbeBroken, ProbeRecovered, Reading
@@ -13,6 +14,7 @@ from vllm_startup._redact import redact
 from vllm_startup._text import described
 from vllm_startup.probes._protocol import Probe
 
+_T = TypeVar("_T")
 _log = logging.getLogger("vllm_startup")
 
 LEAVE_S: Final = 2.0
@@ -64,7 +66,7 @@ class Sampler:
                 if limit is not None:
                     timer = self._clock.call_at(now + limit, lambda: self._overran(limit, scope))
                 try:
-                    seen = tuple(await self.probe.sample(now))
+                    seen = tuple(await _awaitable(self.probe.sample(now), "sample"))
                 finally:
                     if timer is not None:
                         timer.cancel()
@@ -85,7 +87,7 @@ class Sampler:
         """Let the probe release what it holds; say so if it does not."""
         try:
             async with asyncio.timeout(LEAVE_S):
-                await self.probe.aclose()
+                await _awaitable(self.probe.aclose(), "aclose")
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a probe may raise anything
             _log.warning("probe %s was not closed: %s", self.name, described(error))
 
@@ -120,8 +122,11 @@ def checked(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     if not probes:
         raise ValueError("probes must hold at least one probe; without any there is nothing to watch")
     for probe in probes:
-        if not all(hasattr(probe, name) for name in _NEEDED):
-            raise TypeError(f"probes must hold probes (see vllm_startup.Probe), not {probe!r}")
+        if missing := [name for name in _NEEDED if not hasattr(probe, name)]:
+            raise TypeError(
+                f"probes must hold probes (see vllm_startup.Probe), not {described(probe)}:"
+                f" it has no {', '.join(missing)}"
+            )
         if not isinstance(probe.name, str) or not probe.name.isprintable():
             raise TypeError(f"a probe's name must be printable text, not {probe.name!r}")
         for value, name in ((probe.interval_s, "interval_s"), (probe.limit_s or 0.0, "limit_s")):
@@ -133,6 +138,13 @@ def checked(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     if doubles := {name for name in names if names.count(name) > 1}:
         raise ValueError(f"probes must have names of their own; {min(doubles)!r} is there twice")
     return tuple(probes)
+
+
+def _awaitable(called: Awaitable[_T], method: str) -> Awaitable[_T]:
+    """What a probe's method gave. It is judged by that: a partial or an object may give an awaitable, too."""
+    if not inspect.isawaitable(called):
+        raise TypeError(f"{method} must be async def; it returned {described(called)}")
+    return called
 
 
 def _number(value: float) -> float:
