@@ -12,6 +12,7 @@ from cli_tools import BANNER, FAILED, UP, run
 from vllm_startup._cli import main
 from vllm_startup._cli._commands import COMMANDS, Entry
 from vllm_startup._cli._commands import run as run_commands
+from vllm_startup._cli._spelling import on_command_line
 from vllm_startup._phases import diagram
 
 HEADER = '{"recording": 1, "started_unix": null, "utc_offset_s": 0, "terms": {}, "timeouts": {}}\n'
@@ -31,7 +32,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     [
         (["wait", "127.0.0.1:8000"], "url needs a scheme: write 'http://127.0.0.1:8000'"),
         (["wait", "ftp://host"], "url must begin with http://, https:// or unix://"),
-        (["wait", "http://u:pw@host"], "url must not hold a user name or a password"),
+        (["wait", "http://u:pw@host"], "or a password; a key goes into --api-key-file"),
         (
             ["wait", "--timeout", "loading_weight=5"],
             "(did you mean loading_weights?); there are launching, conf",
@@ -93,7 +94,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         ),
         (
             ["diagnose", "--container", "v", "--engine", "x"],
-            "engine= 'x' is no address of a container engine",
+            "error: --engine 'x' is no address of a container engine",
         ),
         (["diagnose", "/nowhere/x"], "FILE '/nowhere/x' cannot be read: No such file"),
         (["replay", "/nowhere/x"], "RECORDING '/nowhere/x' cannot be read: No such file"),
@@ -110,6 +111,25 @@ def test_wrong_usage_names_the_argument_and_the_fix(
     assert said in err
     assert "\x1b" not in err
     assert err.startswith("vllm-startup")
+
+
+@pytest.mark.parametrize(
+    ("message", "wait", "diagnose"),
+    [
+        ("say where it is with engine=", "say where it is with --engine", None),
+        ("recordings are made with record=", "recordings are made with --record", None),
+        ("it has no units: give pid= and log=", "it has no units: give --pid and --log", "units: give FILE"),
+        ("for one of a user's own give user=True", "a user's own give --user", None),
+        ("or watch it with until='engine'", "or watch it with --until engine", None),
+        ("is a thread of process 7: give pid=7", "is a thread of process 7: give --pid 7", None),
+        ("'http://h/?log=x&pid=7' is no url", "'http://h/?log=x&pid=7' is no url", None),
+    ],
+)
+def test_the_librarys_messages_name_the_commands_options(
+    message: str, wait: str, diagnose: str | None
+) -> None:
+    assert on_command_line(message, "wait").endswith(wait)
+    assert on_command_line(message, "diagnose").endswith(diagnose or wait)
 
 
 def test_a_folder_is_no_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -130,7 +150,7 @@ def test_a_key_file_holds_one_key(capsys: pytest.CaptureFixture[str], tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "the first line is no recording's header"),
+        ("", "the first line is no recording's header; recordings are made with --record"),
         ("root:x:0:0\n", "line 1 is no JSON"),
         (HEADER, "the recording is cut off"),
         (HEADER + '{"at": 1.0, "probe": "log", "read', "a recording cut in half?"),

@@ -145,7 +145,7 @@ def test_a_unit_that_does_not_exist_names_near_ones() -> None:
 def test_a_unit_that_is_nothing_like_any_other() -> None:
     said = refused("nginx", MISSING, "ssh.service")
     assert "systemctl list-units --all lists them" in said
-    assert "--user" in said
+    assert "give user=True" in said
 
 
 def test_a_unit_whose_files_are_gone_and_that_still_runs_can_be_watched() -> None:
@@ -174,7 +174,7 @@ def test_a_unit_that_cannot_run(properties: dict[str, object], said: str) -> Non
         (
             False,
             "System has not been booted with systemd as init system (PID 1). Can't operate.",
-            "systemd does not run on this machine, so that it has no units: give --pid and --log",
+            "systemd does not run on this machine, so that it has no units: give pid= and log=",
         ),
         (False, "Failed to connect to bus: No such file", "systemd cannot be reached on this machine"),
         (True, "Failed to connect to bus: No medium found", "with XDG_RUNTIME_DIR=/run/user/UID set"),

@@ -12,6 +12,7 @@ import attrs
 from vllm_startup._cli import _output
 from vllm_startup._cli._interrupt import words_of
 from vllm_startup._cli._parser import PROGRAM, Parser
+from vllm_startup._cli._spelling import on_command_line
 from vllm_startup._cli._status import TABLE, Exit, InterruptedEarlyError, UsageError
 
 _EXAMPLES: Final = """\
@@ -111,7 +112,8 @@ def _run(arguments: list[str], commands: Sequence[Entry]) -> int:
         _output.tell(words_of(error.number).rstrip())
         return 128 + error.number
     except UsageError as error:
-        _output.tell(f"{PROGRAM} {options.command}: error: {_output.clean(str(error), 2000)}")
+        said = on_command_line(_output.clean(str(error), 2000), options.command)
+        _output.tell(f"{PROGRAM} {options.command}: error: {said}")
         return Exit.USAGE
     return status
 

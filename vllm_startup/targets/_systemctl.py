@@ -202,7 +202,7 @@ class Systemctl:
         if state.loaded == "not-found" and state.active in ("inactive", ""):
             near = self._near(unit)
             meant = f"did you mean {' or '.join(near)}?" if near else "systemctl list-units --all lists them"
-            user = "" if self.user else "; for one of a user's own service manager give --user (user=True)"
+            user = "" if self.user else "; for one of a user's own service manager give user=True"
             raise TargetError(
                 f"unit {unit} does not exist on {self.commands.where}: {meant}{'' if near else user}"
             )
@@ -245,7 +245,7 @@ class Systemctl:
         said = " ".join(done.stderr.split())[:300]
         if "not been booted with systemd" in said:
             where = self.commands.where
-            return f"systemd does not run on {where}, so that it has no units: give --pid and --log"
+            return f"systemd does not run on {where}, so that it has no units: give pid= and log="
         if "Failed to connect to" in said or "not defined" in said:
             if self.user:
                 return (
