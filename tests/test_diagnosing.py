@@ -54,6 +54,43 @@ def lines_of(name: str) -> list[str]:
     return [line for row in rows if row.get("reading") == "log_lines" for line in row["lines"]]
 
 
+# --- logs of others -------------------------------------------------------------------------
+
+NGINX = '10.0.0.5 - - [30/Nov/2026:14:06:44 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/8.5.0"'
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("", "it is empty"),
+        ("root:x:0:0::/root:/bin/sh\n", "1 line read"),
+        (f"{NGINX}\n" * 5000, "5000 lines read"),
+        ("usage: cp [OPTION]\nno newline", "2 lines read"),
+    ],
+)
+def test_a_log_that_is_none_of_vllms_is_said_to_be_so(text: str, read: str) -> None:
+    found = diagnose(io.BytesIO(text.encode()))
+    assert (found.outcome, found.phases, found.cause) == ("unfinished", (), None)
+    assert [(w.code, w.text) for w in found.warnings] == [
+        ("no_vllm_lines", f"no line of a vLLM server's start: {read}")
+    ]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [BANNER],
+        [LOADING],
+        [STARTED],
+        FAILED,
+        ["Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:01<00:01,  1.0s/it]"],
+        ["bash: vllm: command not found"],
+    ],
+)
+def test_one_line_that_tells_something_is_enough(lines: list[str]) -> None:
+    assert "no_vllm_lines" not in [warning.code for warning in diagnose(lines).warnings]
+
+
 # --- real logs ------------------------------------------------------------------------------
 
 # Its log names no request and no uvicorn; what says that it was up stands behind the recording's end.

@@ -45,6 +45,8 @@ _BATCH_LINES: Final = 2000
 _REQUEST: Final = "request_served"
 # Said on the way out, and only by a server that was up: all that JSON logs without uvicorn's lines tell.
 _WAS_UP: Final = frozenset({"api_shutdown", "api_shutdown_up_to_0_22"})
+NOTHING_TOLD: Final = "no_vllm_lines"
+"""The code of the warning about a log in which nothing tells of a start: another program's, or empty."""
 _ACCESS: Final = ' HTTP/1.1" '
 _NOBODY: Final = 0  # the pid of a process that the log does not number
 
@@ -70,7 +72,8 @@ def diagnose(log: LogText) -> StartupReport:
         log: A file's path, a stream of bytes, or lines of text.
 
     Returns:
-        ``ready``, ``failed`` with its cause, or ``unfinished``. Times are those of the lines' own
+        ``ready``, ``failed`` with its cause, or ``unfinished``; with a warning ``no_vllm_lines`` where
+        nothing in it tells of a start. Times are those of the lines' own
         stamps, mostly whole seconds, since the first line that has one.
 
     Raises:
@@ -168,12 +171,15 @@ class _Reading:
         self._witnesses: dict[int, _Witness] = {}
         self._noted: Line | None = None
         self._last = ""
+        self._lines = 0
+        self._untold = self._machine.attempt.activity.newest
 
     def take(self, lines: list[str]) -> None:
         """Read further lines. They are history: what they say ends no wait."""
         self._machine.bringup.chronicle.hear(self._worth_reading(lines), self._time, history=True)
         self._note()
         self._machine.tick(self._clock.now)  # evidence that needs time has had it
+        self._lines += len(lines)
         self._last = next((line for line in reversed(lines) if line), self._last)
 
     def _worth_reading(self, lines: Iterable[str]) -> Iterator[str]:
@@ -214,6 +220,7 @@ class _Reading:
             machine.end(now, "failed", cause)
         else:
             self._suspect(attempt, now)
+            self._miss(attempt, now)
             machine.end(now, "unfinished", None)
         found = report(machine, now, versions=versions())
         return found if attempt.told.lines else attrs.evolve(found, last_progress=None)
@@ -225,6 +232,16 @@ class _Reading:
             where = "".join(f" (line {item.line})" for item in cause.evidence[:1] if item.line)
             text = f"an error was logged, and nothing says whether it ended the start: {cause.message}{where}"
             self._machine.bringup.warn(now, "error_in_log", text)
+
+    def _miss(self, attempt: Attempt, now: float) -> None:
+        """Say so where no line told anything of a start."""
+        bringup = self._machine.bringup
+        told = attempt.course.spans or attempt.facts or attempt.activity.newest != self._untold
+        if told or bringup.warnings or len(bringup.chronicle.attempts) > 1:
+            return
+        count = self._lines
+        read = f"{count} line{'s' if count > 1 else ''} read" if count else "it is empty"
+        bringup.warn(now, NOTHING_TOLD, f"no line of a vLLM server's start: {read}")
 
     def _settle_past(self) -> None:
         """Judge the earlier attempts by the same rules."""

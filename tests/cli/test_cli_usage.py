@@ -132,6 +132,16 @@ def test_the_librarys_messages_name_the_commands_options(
     assert on_command_line(message, "diagnose").endswith(diagnose or wait)
 
 
+def test_a_log_that_is_none_of_vllms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "nginx.log"
+    path.write_text("10.0.0.5 GET /\n10.0.0.5 GET /\n")
+
+    assert main(["diagnose", str(path)]) == 4
+
+    said = "".join(capsys.readouterr().out.split())  # however it is wrapped
+    assert said == f"{path}: no line of a vLLM server's start: 2 lines read".replace(" ", "")
+
+
 def test_a_folder_is_no_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert "is a directory: name the file in it" in refused(capsys, "wait", "--log", str(tmp_path))
     assert "is a directory; give the log's own path" in refused(capsys, "diagnose", str(tmp_path))

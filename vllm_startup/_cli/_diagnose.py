@@ -38,8 +38,21 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         _output.say_json(found.to_json(indent=2))
     else:
-        _output.say(_output.end_screen(found, _output.width_of(sys.stdout)))
+        width = _output.width_of(sys.stdout)
+        _output.say(_nothing_told(found, options, width) or _output.end_screen(found, width))
     return OF_OUTCOME[found.outcome]
+
+
+def _nothing_told(found: StartupReport, options: argparse.Namespace, width: int) -> str:
+    """What there is to say of a log that is none of vLLM's; empty for any other."""
+    from vllm_startup._diagnosing import NOTHING_TOLD
+
+    text = next((warning.text for warning in found.warnings if warning.code == NOTHING_TOLD), None)
+    if text is None:
+        return ""
+    log = options.unit or options.container or options.log
+    source = "standard input" if log == "-" else _output.clean(log)
+    return "\n".join(_output.wrapped(f"{source}: {text}", width, "", "  "))
 
 
 def _diagnosed(options: argparse.Namespace) -> StartupReport:
