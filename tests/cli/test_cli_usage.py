@@ -132,6 +132,19 @@ def test_the_librarys_messages_name_the_commands_options(
     assert on_command_line(message, "diagnose").endswith(diagnose or wait)
 
 
+@pytest.mark.parametrize("command", ["", *(entry.name for entry in COMMANDS)])
+def test_help_fits_a_terminal_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+
+    assert main([*filter(None, [command]), "--help"]) == 0
+
+    help_text = capsys.readouterr().out
+    assert "usage:" in help_text
+    assert [line for line in help_text.splitlines() if len(line) > 80] == []
+
+
 def test_a_log_that_is_none_of_vllms(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "nginx.log"
     path.write_text("10.0.0.5 GET /\n10.0.0.5 GET /\n")

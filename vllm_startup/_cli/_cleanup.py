@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from vllm_startup._cleanup import Cleanup, GpuReturn, Leftover
 
 DESCRIPTION: Final = """\
-Show the engines and workers that dead vLLM servers left behind, with the GPU memory that they hold,
-and end them with --kill: only vLLM's own, none of a server that lives, and only your own unless you are
-root.
+Show the engines and workers that dead vLLM servers left behind, with the GPU
+memory that they hold, and end them with --kill: only vLLM's own, none of a
+server that lives, and only your own unless you are root.
 """
 EPILOG: Final = """\
 examples:

@@ -23,9 +23,10 @@ from vllm_startup._machine.reporting import Status
 from vllm_startup._report import StartupReport
 
 DESCRIPTION: Final = """\
-Start a simulated vLLM server and watch it with the very code that watches a real one: a tree of
-processes, a port that listens last, vLLM's own lines. It needs no vLLM, no model and no GPU, takes
-less than 15 seconds, and leaves nothing behind.
+Start a simulated vLLM server and watch it with the very code that watches a
+real one: a tree of processes, a port that listens last, vLLM's own lines. It
+needs no vLLM, no model and no GPU, takes less than 15 seconds, and leaves
+nothing behind.
 """
 EPILOG: Final = f"""\
 examples:

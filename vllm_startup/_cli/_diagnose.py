@@ -12,8 +12,9 @@ from vllm_startup._cli._status import OF_OUTCOME, TABLE, UsageError
 from vllm_startup._report import StartupReport
 
 DESCRIPTION: Final = """\
-Say from a log how the newest start in it went: its phases, whether it was ready, and why not.
-The log is a file, or that of a server which something else runs.
+Say from a log how the newest start in it went: its phases, whether it was
+ready, and why not. The log is a file, or that of a server which something else
+runs.
 """
 EPILOG: Final = f"""\
 examples:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from vllm_startup._drift import Check, Drifted, Text
 
 DESCRIPTION: Final = """\
-Compare the texts by which phases and causes are told with a vLLM's sources, and list those that
-are no longer there: what to look at when a new vLLM comes out. Without --check, list the texts.
+Compare the texts by which phases and causes are told with a vLLM's sources, and
+list those that are no longer there: what to look at when a new vLLM comes out.
+Without --check, list the texts.
 """
 EPILOG: Final = """\
 examples:

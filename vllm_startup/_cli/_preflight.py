@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from vllm_startup.causes import Cause
 
 DESCRIPTION: Final = """\
-Look, before a server is started, for faults with which its start would fail minutes later: packages
-that do not go together, a port that is taken, a model that is not there, too few GPUs or too little of
-their memory. It starts nothing. What it cannot know it does not claim, and lists as not checked.
+Look, before a server is started, for faults with which its start would fail
+minutes later: packages that do not go together, a port that is taken, a model
+that is not there, too few GPUs or too little of their memory. It starts
+nothing. What it cannot know it does not claim, and lists as not checked.
 """
 EPILOG: Final = """\
 examples:

@@ -17,7 +17,8 @@ from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._recording import Tell
 
 DESCRIPTION: Final = """\
-Run a recording (of wait --record) through the machine again, and print its report: the same one.
+Run a recording (of wait --record) through the machine again, and print its
+report: the same one.
 """
 EPILOG: Final = f"""\
 examples:

@@ -36,23 +36,25 @@ if TYPE_CHECKING:
     from vllm_startup.probes._protocol import Probe
 
 DESCRIPTION: Final = """\
-Start a server, watch its start, and stay in front of it for as long as it lives: its output, its
-signals and its exit status are passed on unchanged. A start that fails is told in one screen, and
-nothing of it is left behind.
+Start a server, watch its start, and stay in front of it for as long as it
+lives: its output, its signals and its exit status are passed on unchanged. A
+start that fails is told in one screen, and nothing of it is left behind.
 """
 EPILOG: Final = f"""\
 examples:
   vllm-startup run -- vllm serve Qwen/Qwen3-8B --port 8000
-  vllm-startup run --timeout 1800 --stall 300 --report start.json -- vllm serve MODEL
+  vllm-startup run --stall 300 --report start.json -- vllm serve MODEL
   vllm-startup run --progress --tty -- vllm serve MODEL
 
-A limit that was given by hand ends the server; the default --stall only tells. Signals go to the
-server's main process: in a systemd unit set KillMode=mixed, or it gets SIGTERM twice.
+A limit that was given by hand ends the server; the default --stall only tells.
+Signals go to the server's main process: in a systemd unit set KillMode=mixed,
+or it gets SIGTERM twice.
 
 {_options.PHASES}
 exit status:
   the server's; 128+N when signal N ended it; and
-  1    it failed and was ended, it exited with 0 before it was ready, or --preflight found a fault
+  1    it failed and was ended, it exited with 0 before it was ready, or
+       --preflight found a fault
   2    wrong usage
   3    it stalled and was ended
   70   a fault of vllm-startup's own

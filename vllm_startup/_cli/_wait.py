@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from vllm_startup.targets import Site, Target
 
 DESCRIPTION: Final = """\
-Wait until a vLLM server that something else started is ready. The more it may look at (--pid,
---log), the earlier and the more exactly it says what happens. It starts and ends nothing.
+Wait until a vLLM server that something else started is ready. The more it may
+look at (--pid, --log), the earlier and the more exactly it says what happens.
+It starts and ends nothing.
 """
 EPILOG: Final = f"""\
 examples:
@@ -32,7 +33,7 @@ examples:
   vllm-startup wait http://10.0.0.5:8000 --until model --timeout 1800
   vllm-startup wait --pid 4242 --log vllm.log
   vllm-startup wait --unit vllm --restarts 2
-  vllm-startup wait --log vllm.log --timeout 3600 --timeout loading_weights=900 --stall 300
+  vllm-startup wait --log vllm.log --timeout loading_weights=900 --stall 300
   vllm-startup wait --pid 4242 --json --events events.jsonl > report.json
 
 {_options.PHASES}
