@@ -70,7 +70,7 @@ class Rule:
 
     Attributes:
         literal: Text that a log line must contain before ``match`` is asked at all, so that a
-            rule costs nothing on other lines. None for a rule on readings other than lines.
+            rule costs nothing on other lines. None for a rule on readings.
         match: Called with the parsed `Line`, or with the `Reading` when ``literal`` is None.
             Returns `Advance`, `Progress`, a `Cause` or None. An exception is told once as a
             warning and counts as None.
