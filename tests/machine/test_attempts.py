@@ -316,6 +316,25 @@ def test_a_failure_behind_a_wrapper_is_of_the_live_process(prefix: str) -> None:
     assert run.report.cause.kind == "gpu_out_of_memory"
 
 
+@pytest.mark.parametrize("prefix", ["(APIServer pid=77) ", ""], ids=["named", "no pid"])
+def test_a_failure_that_a_quick_restart_left_in_the_log_is_not_the_new_process_s(prefix: str) -> None:
+    """A loop in a shell restarts at once, and the log begins with a line that tells no time."""
+    banner = f"{prefix}INFO 11-30 11:59:10 [api_server.py:1000] {BANNER}"
+    failure = [stamped(line, "11:59:57", name="EngineCore", pid=78, level="ERROR") for line in FAILURE]
+    rows: list[Seen] = [
+        (0, opened()),
+        (0.1, log("Triton is installed, but doesn't include CPU backend.", banner, *failure, history=True)),
+        (0.2, LogCaughtUp()),
+        (0.3, found(age_s=2.0, started_at=NOON - 2)),
+        (0.3, tree(server())),
+        (3, died(signal=9)),
+        (3, tree()),
+    ]
+    run = watch(rows, wall=NOON, until_s=20)
+    kinds = [attempt.cause and attempt.cause.kind for attempt in run.report.attempts]
+    assert kinds == ["gpu_out_of_memory", "process_killed"]
+
+
 def test_the_cause_in_history_explains_a_death_that_is_seen() -> None:
     rows: list[Seen] = [
         (0, found(age_s=60)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, ProbeNote, Reading
-from vllm_startup.probes._log import FileFollower, LogFileProbe, _file_system, is_local
+from vllm_startup.probes._log import TAIL_LINES, FileFollower, LogFileProbe, _file_system, is_local
 from vllm_startup.probes._protocol import Probe
 
 if TYPE_CHECKING:
@@ -60,7 +60,19 @@ def test_the_opening_tells_when_the_file_was_last_written_to_and_how_it_ended(lo
     follower.close()
     assert isinstance(opened, LogOpened)
     assert opened.modified_at == 2000.0
-    assert opened.tail == tuple(f"line {i}" for i in range(950, 1000))
+    assert opened.tail == tuple(f"line {i}" for i in range(1000 - TAIL_LINES, 1000))
+
+
+def test_the_opening_reaches_back_to_the_last_stamp_of_a_start_that_failed(log: Path) -> None:
+    """Its API server's traceback, a hundred lines without a stamp, comes last; the stamp tells the zone."""
+    stamped = "(EngineCore pid=1) ERROR 11-30 14:28:13 [core.py:1] EngineCore failed to start."
+    log.write_text("\n".join([stamped] + ["  File " + "x" * 150] * 150))
+    follower = FileFollower(log)
+    follower.step()
+    (opened, *_) = follower.take()
+    follower.close()
+    assert isinstance(opened, LogOpened)
+    assert stamped in opened.tail
 
 
 def test_the_end_of_the_history_is_told_once(log: Path) -> None:

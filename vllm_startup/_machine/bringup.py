@@ -205,16 +205,18 @@ class Bringup:
 
     @staticmethod
     def _is_anothers(attempt: Attempt, bound: r.ProcessFound) -> bool:
-        """Whether a failed start in the log's history names processes that are not the live one's.
+        """Whether a failed start in the log's history is not the live process's.
 
-        What began after the live process is its own: a shell or a launcher may stand before the server.
+        One that began after the live process is its own, whoever it names: a shell or a launcher may
+        stand before the server. Lines without a stamp cannot tell when it began.
         """
         told = attempt.told
         named = {each for each in told.banners.values() if each is not None}
-        dated = told.stamped_at is not None and bound.started_at is not None
-        if dated and told.first_at is not None and told.first_at >= attempt.began_at - _TRUNCATED_S:
+        if bound.pid in named:
             return False
-        return bool(named) and bound.pid not in named
+        if told.stamped_from is not None and bound.started_at is not None:
+            return told.stamped_from < attempt.began_at - _TRUNCATED_S
+        return bool(named)
 
     def _log_ended(self, at: float, _probe: str, _reading: r.LogEnded) -> None:
         self.source.ended = True

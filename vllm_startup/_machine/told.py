@@ -36,8 +36,10 @@ class Told:
         self.diagnosis = Diagnosis()
         self.lines = 0
         self.first_at: float | None = None
+        self.stamped_from: float | None = None
+        """When the first line that bears a time was written."""
         self.stamped_at: float | None = None
-        """When the last line that bears a time was written."""
+        """When the last one was."""
         self.only_history = True
         self.holds_history = False
         self.live = False
@@ -79,6 +81,7 @@ class Told:
         self.lines += 1
         self.first_at = at if self.first_at is None else self.first_at
         if line.stamp_s is not None:
+            self.stamped_from = at if self.stamped_from is None else self.stamped_from
             self.stamped_at = at
         if clues is not None and not clues and not self.diagnosis.busy:
             self.diagnosis.skip(line)
