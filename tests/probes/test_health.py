@@ -18,8 +18,11 @@ import pytest
 import trustme
 
 from vllm_startup._readings import Answer, Connection, Reading, Tier
+from vllm_startup._redact import redact
 from vllm_startup.probes._health import HealthProbe
+from vllm_startup.probes._http import Response
 from vllm_startup.probes._protocol import Probe
+from vllm_startup.probes._tiers import http_detail
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -259,7 +262,7 @@ async def test_a_name_keeps_its_host_header_and_its_root() -> None:
         (
             b"HTTP/1.1 401 U\r\nContent-Length: 0\r\n\r\n",
             401,
-            "HTTP 401; api_key= must be the key of the server",
+            "HTTP 401; the key of the server goes into api_key",
         ),
         (b"HTTP/1.1 204 No Content\r\n\r\n", 204, "HTTP 204"),
     ],
@@ -622,9 +625,9 @@ async def test_a_round_ends_at_the_first_tier_that_is_not_met() -> None:
             None,
             (401, {"error": "Unauthorized"}),
             False,
-            'HTTP 401: \'{"error":"Unauthorized"}\'; api_key= must be the key of the server',
+            'HTTP 401: \'{"error":"Unauthorized"}\'; the key of the server goes into api_key',
         ),
-        (None, (403, None), False, "HTTP 403; api_key= must be the key of the server"),
+        (None, (403, None), False, "HTTP 403; the key of the server goes into api_key"),
     ],
 )
 async def test_the_tier_model(
@@ -693,7 +696,7 @@ async def test_a_server_without_any_task() -> None:
     ("reply", "detail"),
     [
         ((500, {"error": "boom"}), 'completion: HTTP 500: \'{"error":"boom"}\''),
-        ((401, None), "completion: HTTP 401; api_key= must be the key of the server"),
+        ((401, None), "completion: HTTP 401; the key of the server goes into api_key"),
         ((200, {"choices": []}), "completion gave no choices: '{\"choices\":[]}'"),
         ((200, "x"), "completion gave no choices: '\"x\"'"),
     ],
@@ -763,7 +766,7 @@ async def test_the_key_is_sent_and_told_to_nobody_else(caplog: pytest.LogCapture
     answers = await ask(vllm, "model", api_key=KEY)
     assert vllm.keys == [f"Bearer {KEY}"] * 2
     assert (
-        answers[1].detail == 'HTTP 403: \'{"error":"bad key ***"}\'; api_key= must be the key of the server'
+        answers[1].detail == 'HTTP 403: \'{"error":"bad key ***"}\'; the key of the server goes into api_key'
     )
     assert KEY not in repr(answers) + caplog.text + repr(HealthProbe("http://h", api_key=KEY))
 
@@ -957,3 +960,9 @@ def test_misuse_is_told_at_construction(options: dict[str, str], message: str) -
 def test_a_key_of_another_type_is_refused() -> None:
     with pytest.raises(TypeError, match="api_key must be a string, not bytes"):
         HealthProbe("http://h", api_key=b"x")  # type: ignore[arg-type]  # what a caller may do
+
+
+def test_what_to_do_about_a_missing_key_is_not_taken_for_one() -> None:
+    """A report redacts every text."""
+    detail = http_detail(Response(status=401))
+    assert redact(detail) == detail
