@@ -258,12 +258,12 @@ async def test_a_log_of_a_terminal_and_a_pause_are_read(box: Podman) -> None:
 
     def trouble() -> None:
         box.run("pause", "vllm")
-        time.sleep(0.1)
+        time.sleep(1.0)  # its state is asked for when the engine tells of it
         box.run("unpause", "vllm")
 
     startup = await asyncio.to_thread(
         lambda: vllm_startup.watch(
-            target=container("vllm", engine=box.url), until="engine", timeouts=Timeouts(2)
+            target=container("vllm", engine=box.url), until="engine", timeouts=Timeouts(6)
         )
     )
     async with startup:
