@@ -104,6 +104,7 @@ def test_run_ends_a_failed_start_that_does_not_exit(stays: str, launching: Launc
     assert launching.traces.all() == []
 
 
+@rarely
 def test_two_launches_on_one_port(launching: Launching) -> None:
     """The first becomes ready and is left alone by the second, which fails and leaves nothing."""
     first = launching.caller("hold")
@@ -120,6 +121,7 @@ def test_two_launches_on_one_port(launching: Launching) -> None:
     assert launching.traces.all() == []
 
 
+@rarely
 def test_run_forwards_a_sigterm_and_stays_as_long_as_the_server(launching: Launching) -> None:
     """This vLLM does not mind one that comes while its engine loads, with `run` in front as without."""
     process = launching.run(model="big")
