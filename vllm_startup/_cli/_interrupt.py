@@ -11,6 +11,7 @@ from typing import Final
 
 from vllm_startup._cli._progress import Progress
 from vllm_startup._cli._status import InterruptedEarlyError
+from vllm_startup._machine.signals import signal_name
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
@@ -68,7 +69,7 @@ class Interruption:
 
 def words_of(number: int) -> str:
     """A line that says which signal interrupted us."""
-    return f"interrupted by {signal.Signals(number).name}\n"
+    return f"interrupted by {signal_name(number)}\n"
 
 
 @contextmanager

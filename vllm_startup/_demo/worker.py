@@ -122,7 +122,7 @@ class _Worker:
         if not self._first:
             compute(settings, 2.6)
             return
-        cache = "/root/.cache/vllm/torch_compile_cache/9a0c5d6c1e/rank_0_0/backbone"
+        cache = "/data/.cache/vllm/torch_compile_cache/9a0c5d6c1e/rank_0_0/backbone"
         printer.record("backends.py:976", f"Using cache directory: {cache} for vLLM's torch.compile")
         compute(settings, 0.9)
         printer.record("backends.py:1035", "Dynamo bytecode transform time: 0.90 s")

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import attrs
 
+from vllm_startup._machine.signals import signal_name
 from vllm_startup._readings import (
     LogLines,
     MemoryEvents,
@@ -304,7 +305,7 @@ class Life:
             if exited.signal != signal.SIGKILL and not self._watched():
                 readings.append(self._killed_inside())
         if self.heard.asked is not None:
-            name = signal.Signals(self.heard.asked).name
+            name = signal_name(self.heard.asked)
             text = f"{self._called} was told to stop ({name}), and ended with status {code}"
             readings.append(self._note("container_stopped", text))
         return [*readings, exited]
