@@ -63,6 +63,7 @@ class StateProbe:
         if self._looks and not self._down:
             await self._watch.news(self._patience_s)
         life, self._down = self._watch.life, True
+        life.begin_look()
         state, self._first = self._first or await self._inspected(), None
         await self._hear_of_end(state)
         self._down, self._looks = False, self._looks + 1

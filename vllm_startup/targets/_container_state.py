@@ -180,6 +180,8 @@ class Heard:
     def __init__(self) -> None:
         self.exit_code: int | None = None
         self.starved = False
+        self.starved_before_look = False
+        """Whether that was known when the look began, so that it shows what came of it."""
         self.asked: int | None = None
         """The signal by which the engine was asked to stop it."""
 
@@ -242,6 +244,10 @@ class Life:
         if newest is None or newest.started_at is None or at >= newest.started_at:
             self.heard.take(action, attributes, newest.stop_signal if newest else signal.SIGTERM)
 
+    def begin_look(self) -> None:
+        """Note that a look begins: what is heard from now on may be later than what it shows."""
+        self.heard.starved_before_look = self.heard.starved
+
     def look(self, state: ContainerState | None, *, wall: float) -> list[Reading]:
         """Take a look.
 
@@ -264,8 +270,8 @@ class Life:
         if self._alive and not state.alive:
             readings += self._ended(wall, code=state.exit_code, state=state)
         readings += self._left_alone(state, wall)
-        if self.heard.starved and self._alive and not self._watched():
-            self.heard.starved = False
+        if self.heard.starved_before_look and self._alive and not self._watched():
+            self.heard.starved = self.heard.starved_before_look = False
             readings += [*self._memory(), self._killed_inside()]
         return readings
 
