@@ -46,6 +46,13 @@ PROBES = {
 }
 
 
+NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
+
+
+def stamped(text: str, clock: str, *, name: str = "APIServer", pid: int = 10, level: str = "INFO") -> str:
+    return f"({name} pid={pid}) {level} 11-30 {clock} [x.py:1] {text}"
+
+
 def api(text: str, level: str = "INFO", *, pid: int = 10) -> str:
     return f"(APIServer pid={pid}) {level} 11-30 14:20:40 [api.py:1] {text}"
 

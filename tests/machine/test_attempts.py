@@ -7,6 +7,7 @@ from scene import (
     BANNER,
     INIT,
     LOAD,
+    NOON,
     OOM,
     SERVED,
     Run,
@@ -22,19 +23,13 @@ from scene import (
     log,
     opened,
     server,
+    stamped,
     tree,
     watch,
 )
 
 from vllm_startup._events import AttemptEnded, AttemptStarted
 from vllm_startup._readings import LogCaughtUp
-
-NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
-
-
-def stamped(text: str, clock: str, *, name: str = "APIServer", pid: int = 10, level: str = "INFO") -> str:
-    return f"({name} pid={pid}) {level} 11-30 {clock} [x.py:1] {text}"
-
 
 FAILURE = (
     "EngineCore failed to start.",

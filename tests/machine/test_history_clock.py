@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from scene import BANNER, INIT, Seen, core, found, log, opened, server, tree, watch
+from scene import BANNER, INIT, NOON, Seen, core, found, log, opened, server, tree, watch
 
 from vllm_startup._readings import LogCaughtUp, LogOpened
 
-NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
 HOUR = 3600.0
 
 

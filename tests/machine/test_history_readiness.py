@@ -7,6 +7,7 @@ from scene import (
     BANNER,
     ENGINE_READY,
     INIT,
+    NOON,
     OOM,
     Run,
     Seen,
@@ -19,18 +20,14 @@ from scene import (
     log,
     opened,
     server,
+    stamped,
     tree,
     watch,
 )
 
 from vllm_startup._readings import LogCaughtUp
 
-NOON = 1_796_040_000.0  # 2026-11-30 12:00:00 UTC
 UNPREFIXED = "Triton is installed, but doesn't include CPU backend. Disabling Triton."
-
-
-def stamped(text: str, clock: str, *, name: str = "APIServer", pid: int = 10) -> str:
-    return f"({name} pid={pid}) INFO 11-30 {clock} [x.py:1] {text}"
 
 
 def start(hour: str, *, pid: int) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scene import BANNER, ROUTES, api, found
+from scene import BANNER, NOON, ROUTES, api, found
 from strategies import LINES, bring_ups, texts, wild_terms
 
 from vllm_startup import Phase
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from vllm_startup._events import Event
 
-NOON = 1_796_040_000.0
 many = settings(max_examples=100, deadline=None)
 
 
