@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import shlex
 from asyncio.subprocess import Process
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from vllm_startup.targets import TargetError
@@ -58,7 +59,8 @@ class FakeCommands:
     Args:
         answers: What a program, or ``systemctl VERB``, answers.
         journalctl: The entries of ``journalctl`` without ``--follow``.
-        streams: What each ``journalctl --follow`` prints; one more prints nothing.
+        streams: What each ``journalctl --follow`` prints, a number for a pause in seconds; one more prints
+            nothing.
         pause_s: How long each waits before.
         ends: Whether they end then.
     """
@@ -70,7 +72,7 @@ class FakeCommands:
         *,
         answers: dict[str, Answer] | None = None,
         journalctl: Sequence[dict[str, Any]] | None = None,
-        streams: Sequence[Sequence[dict[str, Any]]] = (),
+        streams: Sequence[Sequence[dict[str, Any] | float]] = (),
         pause_s: float = 0.0,
         ends: bool = False,
     ) -> None:
@@ -93,18 +95,26 @@ class FakeCommands:
     async def start(self, *argv: str) -> Process:
         self.asked.append(argv)
         ends = self._ends and bool(self._streams)
-        text = _lines(self._streams.pop(0)) if self._streams else ""
+        printed = [self._pause_s, *(self._streams.pop(0) if self._streams else ())]
         rest = "echo it was killed >&2" if ends else "exec sleep 60"
         return await asyncio.create_subprocess_exec(
             "sh",
             "-c",
-            f"sleep {self._pause_s} & wait; printf '%s' {shlex.quote(text)}; {rest}",
+            "\n".join((*_steps(printed), rest)),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
 
     async def check(self, process: Process) -> None:
         """It is always reached."""
+
+
+def _steps(printed: Iterable[dict[str, Any] | float]) -> Iterator[str]:
+    for at_once, found in itertools.groupby(printed, lambda each: isinstance(each, dict)):
+        if at_once:
+            yield f"printf '%s' {shlex.quote(_lines([each for each in found if isinstance(each, dict)]))}"
+        else:
+            yield from (f"sleep {pause_s} & wait" for pause_s in found)
 
 
 def _lines(entries: Sequence[dict[str, Any]]) -> str:

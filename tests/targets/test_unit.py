@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -30,7 +31,7 @@ from vllm_startup.targets._supervised import SupervisedProcess
 from vllm_startup.targets._systemctl import Systemctl, parse_state
 from vllm_startup.targets._unit import UnitProbe
 
-OLD, NEW = "a" * 32, "b" * 32
+OLD, NEW, NEWEST = "a" * 32, "b" * 32, "c" * 32
 RUNS = shown(MainPID=os.getpid(), ExecMainPID=os.getpid())
 STARTED, EXIT, SUCCESS, FAILURE = (
     "39f53479d3a045ac8e11786248231fbf",
@@ -79,6 +80,16 @@ class Unit:
         async with asyncio.timeout(limit_s):
             while len(readings) < count:
                 readings += await self.probe.sample(0.0)
+        return readings
+
+    async def until(self, enough: Callable[[list[Reading]], bool], limit_s: float = 5.0) -> list[Reading]:
+        """The next readings, until they are enough."""
+        readings: list[Reading] = []
+        async with asyncio.timeout(limit_s):
+            while not enough(readings):
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0.5):
+                        readings += await self.probe.sample(0.0)
         return readings
 
     async def nothing(self, for_s: float = 0.3) -> bool:
@@ -256,6 +267,39 @@ async def test_what_is_of_the_next_start_waits_until_the_one_before_has_been_jud
         assert time.monotonic() - began > 0.2
         await unit.nothing()
         assert unit.main.pid == os.getppid()
+
+
+async def test_a_start_that_ends_before_its_process_is_seen_has_an_end_of_its_own() -> None:
+    """The unit's state is that of the start after it, whose lines are still to come."""
+    stream = [exited(), started(NEW), line("two", NEW), 1.5, exited(NEW, status="2")]
+    stream += [started(NEWEST), line("three", NEWEST)]
+    async with watched(streams=[stream], pause_s=0.1) as unit:
+        await unit.seen()
+        unit.show(shown(InvocationID=NEWEST, MainPID=os.getppid()))
+        seen = await unit.until(lambda seen: "three" in lines(seen))
+        assert [code for _, _, code, _ in ends(seen)] == [1, 2]
+        assert not ends(seen[-1:])
+        await unit.until(lambda _: unit.main.pid == os.getppid())
+
+
+async def test_a_start_that_the_journal_does_not_tell_of_is_followed_all_the_same() -> None:
+    async with watched() as unit:
+        await unit.seen()
+        await unit.nothing(0.1)
+        unit.show(shown(InvocationID=NEW, MainPID=os.getppid(), NRestarts=1))
+        unit.probe._look_soon(0.0)
+        await unit.seen()
+        assert unit.main.pid == os.getpid()
+        assert await unit.nothing(2.5)
+        assert unit.main.pid == os.getppid()
+
+
+async def test_an_end_that_is_seen_when_the_journal_is_a_start_further_is_nobodys() -> None:
+    stream = [exited(), failed(), started(NEW), line("two", NEW)]
+    async with watched(streams=[stream], pause_s=0.1) as unit:
+        await unit.until(lambda seen: "two" in lines(seen))
+        assert not unit.probe.ended(ProcessExited(pid=os.getpid(), name="vllm", root=True))
+        assert await unit.nothing(1.0)
 
 
 async def test_an_end_of_another_start_is_not_told() -> None:

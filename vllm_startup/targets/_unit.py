@@ -37,6 +37,8 @@ _LOOK_SOON_S: Final = 0.05  # systemd writes several lines at once
 _HOLD_S: Final = 0.5
 # "systemctl stop" and then "start", as scripts do it, is a restart too.
 _GONE_FOR_S: Final = 2.0
+# A state is new at once, what the journal tells of it is 0.25 s late, and more on a busy machine.
+_BEHIND_S: Final = 2.0
 _LOST: Final = ("null", "tty", "socket")
 _FIRST_RETRY_S: Final = 0.25
 _SLOWEST_RETRY_S: Final = 5.0
@@ -93,6 +95,7 @@ class UnitProbe:
         self._start: str | None = None
         self._followed: str | None = None
         self._dead: str | None = None
+        self._coming: tuple[str | None, float] = (None, 0.0)
         self._mourned: Mourned | None = None
         self._prepared: Entry | None = None
         self._writer: tuple[str | None, int] = (None, 0)
@@ -147,9 +150,9 @@ class UnitProbe:
         if not reading.root:
             return True
         self._look_soon(0.0)
-        if self._dead is not None and self._dead == self._start:
-            return False  # the journal was faster
-        self._mourn(reading, self._start)
+        start = self._followed or self._start
+        if start == self._start and (start is None or start != self._dead):  # else the journal was faster
+            self._mourn(reading, start)
         return False
 
     # --- the beginning --------------------------------------------------------------------
@@ -346,10 +349,22 @@ class UnitProbe:
     def _follow(self, state: UnitState) -> None:
         """Follow a start."""
         if state.invocation != self._start:
+            if not self._is_next(state.invocation):
+                return
             self._start, self._prepared = state.invocation, None
         if state.main_pid is not None:
             self._followed = state.invocation
             self._main.pid = state.main_pid
+
+    def _is_next(self, start: str | None) -> bool:
+        """Whether the journal, which comes later than the state, has told of the starts before this one."""
+        if self._follower is None or self._start is None:
+            return True
+        if start != self._coming[0]:
+            self._coming = (start, clock() + _BEHIND_S)
+        due = self._coming[1]
+        self._look_soon(max(_LOOK_SOON_S, due - clock()))
+        return self._due(due)
 
     def _is_over(self, state: UnitState) -> None:
         """Tell of a unit that does not run, and that systemd does not start again."""
