@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from vllm_startup.targets._connection import Connection, ConnectionLostError
+from vllm_startup.targets._ssh.connection import Connection, ConnectionLostError
 
 BUSYBOX = shutil.which("busybox")
 SHELLS = ["dash", "bash", *(["busybox"] if BUSYBOX else [])]

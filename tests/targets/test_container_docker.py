@@ -19,12 +19,12 @@ from vllm_startup import StartupError, StartupReport, Timeouts, causes
 from vllm_startup._diagnosing import diagnose
 from vllm_startup._readings import LogLines, NotRestarted, ProbeNote, ProcessExited, ProcessFound
 from vllm_startup.targets import TargetError, container
-from vllm_startup.targets._container_log import LogProbe
-from vllm_startup.targets._container_probes import StateProbe
-from vllm_startup.targets._container_state import ContainerState, Life
-from vllm_startup.targets._container_watch import Watch
-from vllm_startup.targets._engine import Engine
-from vllm_startup.targets._engine_address import parse_engine
+from vllm_startup.targets._containers.engine import Engine
+from vllm_startup.targets._containers.engine_address import parse_engine
+from vllm_startup.targets._containers.log import LogProbe
+from vllm_startup.targets._containers.probes import StateProbe
+from vllm_startup.targets._containers.state import ContainerState, Life
+from vllm_startup.targets._containers.watch import Watch
 
 FAILURE = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
 

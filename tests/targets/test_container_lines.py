@@ -9,7 +9,7 @@ from fake_engine import NOW, frame, stamp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_startup.targets._container_lines import LogDecoder, Overlap, Stamped
+from vllm_startup.targets._containers.lines import LogDecoder, Overlap, Stamped
 
 STAMP = stamp(NOW)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from vllm_startup._readings import ProcessExited, ProcessSample, ProcessTree
-from vllm_startup.targets._container_local import (
+from vllm_startup.targets._containers.local import (
     Pids,
     file_environment,
     gpu_environment,

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from vllm_startup.targets import TargetError, container
-from vllm_startup.targets._engine_address import EngineAddress, addresses, parse_engine
+from vllm_startup.targets._containers.engine_address import EngineAddress, addresses, parse_engine
 
 
 def context(home: Path, name: str, endpoint: dict[str, object]) -> None:
@@ -112,7 +112,7 @@ def test_what_is_in_the_way_of_a_socket_is_told(short_path: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux" or os.getuid() != 0, reason="becomes another user")
 def test_a_socket_that_is_not_ours_to_use_names_the_group(short_path: Path) -> None:
     program = (
-        "import os, sys; from vllm_startup.targets._engine_address import EngineAddress as A;"
+        "import os, sys; from vllm_startup.targets._containers.engine_address import EngineAddress as A;"
         "os.chdir(sys.argv[1]); os.setgroups([]); os.setuid(65534); print(A(uds='s').trouble())"
     )
     with socket.socket(socket.AF_UNIX) as listener:

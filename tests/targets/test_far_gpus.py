@@ -11,8 +11,8 @@ import pytest
 from far import SHELLS, Near
 
 from vllm_startup.probes import GpuMemory, GpuSample, ProbeNote, Reading
-from vllm_startup.targets._connection import ConnectionLostError
-from vllm_startup.targets._far_gpus import FarGpuProbe, NvidiaSmiError
+from vllm_startup.targets._ssh.connection import ConnectionLostError
+from vllm_startup.targets._ssh.gpus import FarGpuProbe, NvidiaSmiError
 
 MIB = 1 << 20
 TWO = """\
@@ -147,7 +147,7 @@ async def test_a_driver_that_fails_is_tried_again(near: Near) -> None:
 async def test_one_that_hangs_is_named_and_not_started_again(
     near: Near, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("vllm_startup.targets._far_gpus._ANSWER_S", 0.3)
+    monkeypatch.setattr("vllm_startup.targets._ssh.gpus._ANSWER_S", 0.3)
     calls = tmp_path / "calls"
     near.program(
         "nvidia-smi", f"echo x >>{calls}; while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; echo '{TWO}'"
@@ -162,7 +162,7 @@ async def test_one_that_hangs_is_named_and_not_started_again(
     with pytest.raises(ConnectionLostError, match="gpubox gives no answer"):
         await looked(looking)
     (tmp_path / "go").touch()
-    monkeypatch.setattr("vllm_startup.targets._far_gpus._ANSWER_S", 10.0)
+    monkeypatch.setattr("vllm_startup.targets._ssh.gpus._ANSWER_S", 10.0)
     assert len(await looked(looking)) == 1
     await looking.aclose()
 

@@ -10,8 +10,8 @@ import pytest
 from far import SHELLS, Near
 
 from vllm_startup.probes import LogCaughtUp, LogLines, LogOpened, ProbeNote, Reading
-from vllm_startup.targets._connection import ConnectionLostError
-from vllm_startup.targets._far_log import FarLogProbe
+from vllm_startup.targets._ssh.connection import ConnectionLostError
+from vllm_startup.targets._ssh.log import FarLogProbe
 
 
 @pytest.fixture(params=SHELLS)

@@ -16,9 +16,9 @@ from far import SHELLS, Near
 from vllm_startup.probes import ProbeNote, ProcessExited, ProcessFound, ProcessTree, Reading
 from vllm_startup.probes._system import Identity, ProcSystem
 from vllm_startup.targets import MainProcess, TargetError
-from vllm_startup.targets._connection import ConnectionLostError
-from vllm_startup.targets._far_processes import FarProcessProbe
-from vllm_startup.targets._far_system import FarSystem
+from vllm_startup.targets._ssh.connection import ConnectionLostError
+from vllm_startup.targets._ssh.processes import FarProcessProbe
+from vllm_startup.targets._ssh.system import FarSystem
 
 PARENT = """
 import multiprocessing, sys, time

@@ -13,14 +13,14 @@ from fake_commands import FakeCommands, entry
 from vllm_startup._log.lines import LineReader
 from vllm_startup.targets import TargetError
 from vllm_startup.targets._commands import Completed
-from vllm_startup.targets._journal import (
+from vllm_startup.targets._units.journal import (
     Entry,
     Journal,
     JournalEndedError,
     JournalFollower,
     parse,
 )
-from vllm_startup.targets._transcript import recent, written
+from vllm_startup.targets._units.transcript import recent, written
 
 OLD, NEW = "a" * 32, "b" * 32
 

@@ -17,8 +17,8 @@ import sshd as server
 from sshd import Sshd
 
 from vllm_startup.targets import TargetError, ssh
-from vllm_startup.targets._connection import Connection, ConnectionLostError
-from vllm_startup.targets._shell import Shell, SshCommands
+from vllm_startup.targets._ssh.connection import Connection, ConnectionLostError
+from vllm_startup.targets._ssh.shell import Shell, SshCommands
 
 ECHO = r'while read -r n q; do echo "$q"; printf "\n#%s\n" "$n"; done'
 
@@ -47,7 +47,7 @@ def test_commands_go_over_one_connection_and_nothing_is_left(sshd: Sshd) -> None
     assert commands.run("sh", "-c", "echo out; echo err >&2; exit 3") == (3, "out\n", "err\n")
     assert commands.where == "gpubox"
     assert (sshd.folder / "sshd.log").read_text().count("Accepted publickey") == 1
-    assert Path(connection.tunnel("localhost:1").path).parent.stat().st_mode & 0o777 == 0o700
+    assert Path(connection.near_end("localhost:1")).parent.stat().st_mode & 0o777 == 0o700
     connection.close()
     connection.close()
     assert server.left_behind() == []
@@ -312,7 +312,7 @@ def test_what_is_nothing_to_look_at(given: dict[str, object], error: type[Except
 
 CHILD = """
 import sys, time
-from vllm_startup.targets._connection import Connection
+from vllm_startup.targets._ssh.connection import Connection
 connection = Connection("gpubox", sys.argv[2:])
 connection.connect()
 print(connection._held.master.pid, connection._held.folder, flush=True)

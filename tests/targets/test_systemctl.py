@@ -10,7 +10,7 @@ from fake_commands import FakeCommands, shown
 from vllm_startup.probes._exits import Exit
 from vllm_startup.targets import TargetError, systemd
 from vllm_startup.targets._commands import Completed
-from vllm_startup.targets._systemctl import Systemctl, near, output_file, parse_state
+from vllm_startup.targets._units.systemctl import Systemctl, near, output_file, parse_state
 
 
 def start(argv: str) -> str:

@@ -26,10 +26,10 @@ from vllm_startup.probes import (
 )
 from vllm_startup.targets import MainProcess
 from vllm_startup.targets._commands import Completed
-from vllm_startup.targets._journal import Journal
 from vllm_startup.targets._supervised import SupervisedProcess
-from vllm_startup.targets._systemctl import Systemctl, parse_state
-from vllm_startup.targets._unit import UnitProbe
+from vllm_startup.targets._units.journal import Journal
+from vllm_startup.targets._units.systemctl import Systemctl, parse_state
+from vllm_startup.targets._units.unit import UnitProbe
 
 OLD, NEW, NEWEST = "a" * 32, "b" * 32, "c" * 32
 RUNS = shown(MainPID=os.getpid(), ExecMainPID=os.getpid())

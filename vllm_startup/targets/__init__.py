@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 from vllm_startup._lazy import exports
 
 if TYPE_CHECKING:
-    from vllm_startup.targets._container import ContainerTarget, container
+    from vllm_startup.targets._containers.container import ContainerTarget, container
     from vllm_startup.targets._following import FollowingProbe, MainProcess
     from vllm_startup.targets._place import Place, PlacedTarget
-    from vllm_startup.targets._ssh import SshTarget, ssh
-    from vllm_startup.targets._systemd import SystemdUnit, systemd
+    from vllm_startup.targets._ssh.ssh import SshTarget, ssh
     from vllm_startup.targets._target import LoggedTarget, Site, Target, TargetError
+    from vllm_startup.targets._units.systemd import SystemdUnit, systemd
 
 __all__ = [
     "ContainerTarget",
@@ -36,11 +36,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    **dict.fromkeys(("ContainerTarget", "container"), "_container"),
+    **dict.fromkeys(("ContainerTarget", "container"), "_containers.container"),
     **dict.fromkeys(("FollowingProbe", "MainProcess"), "_following"),
     **dict.fromkeys(("Place", "PlacedTarget"), "_place"),
-    **dict.fromkeys(("SshTarget", "ssh"), "_ssh"),
-    **dict.fromkeys(("SystemdUnit", "systemd"), "_systemd"),
+    **dict.fromkeys(("SshTarget", "ssh"), "_ssh.ssh"),
+    **dict.fromkeys(("SystemdUnit", "systemd"), "_units.systemd"),
     **dict.fromkeys(("LoggedTarget", "Site", "Target", "TargetError"), "_target"),
 }
 

@@ -14,7 +14,7 @@ from vllm_startup.targets._supervised import SupervisedProcess
 
 if TYPE_CHECKING:
     from vllm_startup.probes import TreeProbe
-    from vllm_startup.targets._engine_address import EngineAddress
+    from vllm_startup.targets._containers.engine_address import EngineAddress
 
 
 class Here:
@@ -81,13 +81,13 @@ class Here:
 
     def engines(self, engine: str | None) -> Sequence[EngineAddress]:
         """Where container engines may answer."""
-        from vllm_startup.targets._engine_address import addresses
+        from vllm_startup.targets._containers.engine_address import addresses
 
         return addresses(engine)
 
     def inner_pid(self, pid: int) -> int:
         """The number of a process in the innermost namespace around it."""
-        from vllm_startup.targets._container_local import Pids
+        from vllm_startup.targets._containers.local import Pids
 
         return Pids().inside(pid)
 

@@ -15,7 +15,7 @@ from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._target import LoggedTarget
 
 if TYPE_CHECKING:
-    from vllm_startup.targets._engine_address import EngineAddress
+    from vllm_startup.targets._containers.engine_address import EngineAddress
 
 MOST_BYTES: Final = 1024 * 1024
 """Of a file that somebody else wrote."""

@@ -23,7 +23,7 @@ from typing import Final
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._text import clean
 from vllm_startup.targets._commands import Completed
-from vllm_startup.targets._connection import Connection, ConnectionLostError
+from vllm_startup.targets._ssh.connection import Connection, ConnectionLostError
 from vllm_startup.targets._target import TargetError
 
 ANSWER_LIMIT_S: Final = 8.0

@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 from vllm_startup._arguments import ServerArguments, parse_command
 from vllm_startup.probes._protocol import Probe
-from vllm_startup.targets._container_lines import LogDecoder
-from vllm_startup.targets._container_state import ContainerState, Life
-from vllm_startup.targets._engine import Engine, EngineError, NoSuchContainerError
-from vllm_startup.targets._engine_address import addresses
+from vllm_startup.targets._containers.engine import Engine, EngineError, NoSuchContainerError
+from vllm_startup.targets._containers.engine_address import addresses
+from vllm_startup.targets._containers.lines import LogDecoder
+from vllm_startup.targets._containers.state import ContainerState, Life
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._place import Place
 from vllm_startup.targets._target import Site, TargetError
@@ -46,11 +46,11 @@ class ContainerTarget:
 
     def locate(self, *, gpus: Iterable[int | str] | None = None) -> Site:
         """Find the container, and say what looks at it. It may block for seconds."""
-        from vllm_startup.targets._container_far import PlacedProcesses
-        from vllm_startup.targets._container_local import LocalProcesses, granted_gpus
-        from vllm_startup.targets._container_log import LogProbe
-        from vllm_startup.targets._container_probes import EventsProbe, StateProbe
-        from vllm_startup.targets._container_watch import Watch
+        from vllm_startup.targets._containers.far import PlacedProcesses
+        from vllm_startup.targets._containers.local import LocalProcesses, granted_gpus
+        from vllm_startup.targets._containers.log import LogProbe
+        from vllm_startup.targets._containers.probes import EventsProbe, StateProbe
+        from vllm_startup.targets._containers.watch import Watch
 
         engine, inspected = self._found()
         state = ContainerState.of(inspected)

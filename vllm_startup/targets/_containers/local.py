@@ -14,7 +14,7 @@ from vllm_startup.probes import CacheProbe, CgroupProbe, GpuProbe, ProcessProbe,
 from vllm_startup.probes._environ import server_environment
 from vllm_startup.probes._protocol import Probe
 from vllm_startup.probes._system import existing, this_system
-from vllm_startup.targets._container_state import Life
+from vllm_startup.targets._containers.state import Life
 from vllm_startup.targets._following import FollowingProbe, MainProcess
 
 P = TypeVar("P", bound=Probe)

@@ -21,8 +21,8 @@ from vllm_startup.probes._gpu_devices import (
     check_gpus,
     choose,
 )
-from vllm_startup.targets._connection import Connection
-from vllm_startup.targets._shell import Shell
+from vllm_startup.targets._ssh.connection import Connection
+from vllm_startup.targets._ssh.shell import Shell
 
 # Of the server's environment nothing but the two harmless words that choose its GPUs leaves its machine.
 _SCRIPT: Final = (

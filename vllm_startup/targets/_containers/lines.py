@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from vllm_startup._log.splitter import LineSplitter
-from vllm_startup.targets._container_state import moment
+from vllm_startup.targets._containers.state import moment
 
 _HEAD_BYTES: Final = 8
 _STREAMS: Final = frozenset({0, 1, 2})  # standard input, output, error; 3 is the engine's own trouble

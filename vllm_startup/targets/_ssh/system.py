@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 from vllm_startup._roles import TITLE_PREFIX
 from vllm_startup.probes._exits import Exit
 from vllm_startup.probes._system import Stat, parse_stat
-from vllm_startup.targets._connection import Connection
-from vllm_startup.targets._shell import Shell
+from vllm_startup.targets._ssh.connection import Connection
+from vllm_startup.targets._ssh.shell import Shell
 from vllm_startup.targets._target import TargetError
 
 # `head` names the files that it prints when it gets several, and skips those that have gone. The newest

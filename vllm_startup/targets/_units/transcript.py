@@ -8,7 +8,7 @@ from typing import Final
 
 import attrs
 
-from vllm_startup.targets._journal import Entry
+from vllm_startup.targets._units.journal import Entry
 
 HISTORY_STARTS: Final = 5
 """How many of the newest starts are told of what was there before."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from vllm_startup._readings import ProcessExited, ProcessFound, Reading
-from vllm_startup.targets._container_state import ContainerState
-from vllm_startup.targets._container_watch import EngineStream, Start, Watch
-from vllm_startup.targets._engine import NoSuchContainerError
+from vllm_startup.targets._containers.engine import NoSuchContainerError
+from vllm_startup.targets._containers.state import ContainerState
+from vllm_startup.targets._containers.watch import EngineStream, Start, Watch
 
 _POLL_S: Final = 5.0  # the engine's events wake it sooner
 _IDLE_POLL_S: Final = 1.0  # while it does not run

@@ -13,9 +13,9 @@ from vllm_startup.probes._family import Family, Member
 from vllm_startup.probes._process import worth_telling
 from vllm_startup.probes._system import Identity, Stat
 from vllm_startup.probes._tree import tree_of
-from vllm_startup.targets._connection import Connection
-from vllm_startup.targets._far_system import FarSystem
 from vllm_startup.targets._following import MainProcess
+from vllm_startup.targets._ssh.connection import Connection
+from vllm_startup.targets._ssh.system import FarSystem
 
 _INTERVAL_S: Final = 1.0
 # Three answers at the most, the first of which tells whether there is a connection.

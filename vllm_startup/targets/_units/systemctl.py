@@ -10,8 +10,8 @@ import attrs
 
 from vllm_startup.probes._exits import Exit
 from vllm_startup.targets._commands import Commands, Completed
-from vllm_startup.targets._journal import exit_of
 from vllm_startup.targets._target import TargetError
+from vllm_startup.targets._units.journal import exit_of
 
 _PROPERTIES: Final = (
     *("Id", "Type", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "Job", "NRestarts"),

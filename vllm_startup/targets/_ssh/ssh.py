@@ -15,19 +15,19 @@ from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._url import ServerAddress
 from vllm_startup.probes._protocol import Probe
 from vllm_startup.probes._system import Identity
-from vllm_startup.targets._connection import Connection
-from vllm_startup.targets._far_gpus import FarGpuProbe
-from vllm_startup.targets._far_log import FarFiles, FarLogProbe
-from vllm_startup.targets._far_processes import FarProcessProbe
-from vllm_startup.targets._far_system import FarSystem
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._place import MOST_BYTES, Heard, PlacedTarget, ProcessLooks
-from vllm_startup.targets._shell import SshCommands
-from vllm_startup.targets._ssh_tunnel import SshTunnel
+from vllm_startup.targets._ssh.connection import Connection
+from vllm_startup.targets._ssh.gpus import FarGpuProbe
+from vllm_startup.targets._ssh.log import FarFiles, FarLogProbe
+from vllm_startup.targets._ssh.processes import FarProcessProbe
+from vllm_startup.targets._ssh.shell import SshCommands
+from vllm_startup.targets._ssh.system import FarSystem
+from vllm_startup.targets._ssh.tunnel import SshTunnel
 from vllm_startup.targets._target import Site, TargetError
 
 if TYPE_CHECKING:
-    from vllm_startup.targets._engine_address import EngineAddress
+    from vllm_startup.targets._containers.engine_address import EngineAddress
 
 # Those of Docker's and Podman's that are there and ours to use.
 _SOCKETS: Final = (
@@ -97,7 +97,7 @@ class FarPlace:
 
     def engines(self, engine: str | None) -> Sequence[EngineAddress]:
         """Where container engines answer there, through tunnels."""
-        from vllm_startup.targets._engine_address import EngineAddress, parse_engine
+        from vllm_startup.targets._containers.engine_address import EngineAddress, parse_engine
 
         if engine is not None:
             named = parse_engine(engine)
@@ -109,7 +109,7 @@ class FarPlace:
                 f"no container engine that this user may use answers on {self.commands.where}: start one"
                 " (systemctl start docker or podman.socket), or say where it is with engine="
             )
-        tunnels = [self.connection.tunnel(path) for path in there]
+        tunnels = [SshTunnel(self.connection, path) for path in there]
         for tunnel in tunnels:
             tunnel.open()
         return [
@@ -141,9 +141,9 @@ class FarPlace:
     def route(self, address: ServerAddress) -> SshTunnel:
         """The tunnel to an address there."""
         if address.uds is not None:
-            return self.connection.tunnel(address.uds)
+            return SshTunnel(self.connection, address.uds)
         host = f"[{address.host}]" if ":" in str(address.host) else address.host
-        return self.connection.tunnel(f"{host}:{address.port}")
+        return SshTunnel(self.connection, f"{host}:{address.port}")
 
     def _keep(
         self,

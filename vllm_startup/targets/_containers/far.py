@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 from vllm_startup._readings import Reading
 from vllm_startup.probes._protocol import Probe
-from vllm_startup.targets._container_local import Inside, Pids
-from vllm_startup.targets._container_state import Life
+from vllm_startup.targets._containers.local import Inside, Pids
+from vllm_startup.targets._containers.state import Life
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._place import Place
 

@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 
 import attrs
 
-from vllm_startup.targets._container_state import Life
-from vllm_startup.targets._engine import Engine
+from vllm_startup.targets._containers.engine import Engine
+from vllm_startup.targets._containers.state import Life
 from vllm_startup.targets._following import MainProcess
 
 

@@ -9,9 +9,9 @@ from typing import Final
 
 from vllm_startup._readings import LogLines, LogOpened, ProbeNote, Reading
 from vllm_startup.probes._log import MAX_LINES, batches
-from vllm_startup.targets._container_lines import LogDecoder, Overlap
-from vllm_startup.targets._container_watch import EngineStream, Start, Watch
-from vllm_startup.targets._engine import EngineError, NoSuchContainerError
+from vllm_startup.targets._containers.engine import EngineError, NoSuchContainerError
+from vllm_startup.targets._containers.lines import LogDecoder, Overlap
+from vllm_startup.targets._containers.watch import EngineStream, Start, Watch
 
 _CONFLICT: Final = 409  # it is being removed
 _IDLE_S: Final = 5.0

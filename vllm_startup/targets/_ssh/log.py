@@ -14,8 +14,8 @@ from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import LogOpened, ProbeNote, Reading
 from vllm_startup.probes._files import FileStatus, OpenFile
 from vllm_startup.probes._log import FileFollower
-from vllm_startup.targets._connection import Connection
-from vllm_startup.targets._shell import Shell
+from vllm_startup.targets._ssh.connection import Connection
+from vllm_startup.targets._ssh.shell import Shell
 
 # Requests: `s`: what is at the path; `o`: open that; `f ID`: what is open; `r ID SIZE FROM`: read from it.
 # What is open stays so when it is renamed; a new shell finds it by its device and inode beside the path.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     import httpx
 
-    from vllm_startup.targets._engine_address import EngineAddress
+    from vllm_startup.targets._containers.engine_address import EngineAddress
 
 ANSWER_S: Final = 10.0
 """An engine that pulls or removes images takes seconds for what else takes milliseconds."""

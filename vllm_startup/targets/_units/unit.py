@@ -24,10 +24,10 @@ from vllm_startup._readings import (
 )
 from vllm_startup.probes._log import TAIL_LINES, batches
 from vllm_startup.targets._following import MainProcess
-from vllm_startup.targets._journal import Entry, Journal, JournalFollower
-from vllm_startup.targets._mourned import Mourned, clock
-from vllm_startup.targets._systemctl import Systemctl, UnitState
-from vllm_startup.targets._transcript import Transcript, recent, written
+from vllm_startup.targets._units.journal import Entry, Journal, JournalFollower
+from vllm_startup.targets._units.mourned import Mourned, clock
+from vllm_startup.targets._units.systemctl import Systemctl, UnitState
+from vllm_startup.targets._units.transcript import Transcript, recent, written
 
 # Where the journal says nothing (LogLevelMax=). A look is two processes' 5 ms of CPU: 0.1 % of a core.
 _LOOK_S: Final = 5.0

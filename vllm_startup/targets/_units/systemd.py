@@ -9,12 +9,12 @@ import attrs
 
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._here import Here
-from vllm_startup.targets._journal import Journal
 from vllm_startup.targets._place import Place
-from vllm_startup.targets._systemctl import Systemctl, UnitState, output_file
 from vllm_startup.targets._target import Site, TargetError
-from vllm_startup.targets._transcript import recent, written
-from vllm_startup.targets._unit import UnitProbe
+from vllm_startup.targets._units.journal import Journal
+from vllm_startup.targets._units.systemctl import Systemctl, UnitState, output_file
+from vllm_startup.targets._units.transcript import recent, written
+from vllm_startup.targets._units.unit import UnitProbe
 
 _SCRIPT_WORDS: Final = 3  # bash -l /opt/start-vllm.sh
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from vllm_startup.targets._connection import Connection
+from vllm_startup.targets._ssh.connection import Connection
 
 
 class ForwardingForbiddenError(OSError):
@@ -13,17 +10,21 @@ class ForwardingForbiddenError(OSError):
 
 
 class SshTunnel:
-    """A unix socket here that leads to an address on the other machine (a `Route`)."""
+    """A unix socket here that leads to an address on the other machine (a `Route`); it lasts over reconnects.
 
-    def __init__(self, connection: Connection, there: str, path: str) -> None:
+    Args:
+        connection: The connection.
+        there: ``host:port``, or the path of a unix socket, as seen there.
+    """
+
+    def __init__(self, connection: Connection, there: str) -> None:
         self.there = there
-        self.path = path
-        self.generation = 0
+        self.path = connection.near_end(there)
         self._connection = connection
 
     def open(self) -> None:
         """Open it if it is not open. It blocks."""
-        self._connection.open_tunnel(self)
+        self._connection.open_tunnel(self.there)
 
     def refusal(self) -> str | None:
         """What the other machine said about the newest connection that led nowhere.

@@ -10,25 +10,20 @@ the pipe closes, the ``cat`` ends, and the master with it: no client is left beh
 
 from __future__ import annotations
 
-import contextlib
-import os
-import selectors
-import shutil
 import subprocess
-import tempfile
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, Protocol
 
 import attrs
 
 from vllm_startup._text import clean
-from vllm_startup.targets._ssh_errors import explained
-from vllm_startup.targets._ssh_tunnel import SshTunnel
+from vllm_startup.targets._ssh.errors import explained
+from vllm_startup.targets._ssh.master import Held, drain, output, private_folder
 from vllm_startup.targets._target import TargetError
 
 CONNECT_LIMIT_S: Final = 30.0
@@ -38,14 +33,9 @@ _ALIVE_S: Final = 5
 _ALIVE_COUNT: Final = 3
 _FIRST_RETRY_S: Final = 1.0
 _SLOWEST_RETRY_S: Final = 30.0
-_END_S: Final = 2.0  # how long a client may take to end when it is asked to
 _LAST_WORDS_S: Final = 3.0  # a session ends before the master has said why
-_REST_S: Final = 0.05  # between two looks whether the socket is there
 _WORDS: Final = 50  # lines of the client's own that are kept
 _MOST_GREETING_BYTES: Final = 256 * 1024
-
-# sockaddr_un holds 108 bytes (104 on macOS) with its end; the client first binds a name that is 17 longer.
-_LONGEST_FOLDER: Final = 84
 
 _HELLO: Final = "vllm-startup-is-here"
 _GREETING: Final = f"exec sh -c 'echo {_HELLO}; exec cat >/dev/null'"
@@ -65,39 +55,11 @@ class ConnectionLostError(TargetError, ConnectionError):
 
 
 @attrs.define
-class _Held:
-    """What must not outlive a connection, nor this program."""
+class _Tunnel:
+    """Where a tunnel begins, and in which life of the client it was opened."""
 
-    folder: str = ""
-    master: subprocess.Popen[bytes] | None = None
-    reader: threading.Thread | None = None
-
-    def end_master(self) -> None:
-        """End the client, and with it all that goes through it."""
-        master, self.master = self.master, None
-        if master is None:
-            return
-        for pipe in (master.stdin, master.stdout):
-            if pipe is not None:
-                with contextlib.suppress(OSError):
-                    pipe.close()
-        master.terminate()
-        try:
-            master.wait(_END_S)
-        except subprocess.TimeoutExpired:
-            master.kill()
-            master.wait()
-        reader, self.reader = self.reader, None
-        if reader is not None:
-            reader.join(_END_S)  # longer only where a jump host's client outlives it
-        elif master.stderr is not None:
-            master.stderr.close()
-
-    def release(self) -> None:
-        """Leave nothing behind."""
-        self.end_master()
-        if self.folder:
-            shutil.rmtree(self.folder, ignore_errors=True)
+    path: str
+    generation: int = 0
 
 
 class Closable(Protocol):
@@ -125,10 +87,10 @@ class Connection:
         self.destination = _checked(destination)
         self._options = tuple(options)
         self._lock = threading.Lock()
-        self._held = _Held()
+        self._held = Held()
         self._release = weakref.finalize(self, self._held.release)  # also when the program ends
         self._words: deque[str] = deque(maxlen=_WORDS)
-        self._tunnels: dict[str, SshTunnel] = {}
+        self._tunnels: dict[str, _Tunnel] = {}
         self._users: list[Closable] = []
         self._is_lost = False
         self._lost = "the client ended"
@@ -147,7 +109,7 @@ class Connection:
             TargetError: It cannot be reached, or gives no shell. The message holds the fix.
         """
         with self._lock:
-            self._held.folder = _private_folder()
+            self._held.folder = private_folder()
             try:
                 self._connect()
             except BaseException:
@@ -171,9 +133,9 @@ class Connection:
             self._retry_s = min(2 * self._retry_s, _SLOWEST_RETRY_S)
             try:
                 self._connect()
-                for tunnel in self._tunnels.values():
+                for there, tunnel in self._tunnels.items():
                     if tunnel.generation:
-                        self._open(tunnel)
+                        self._open(there, tunnel)
             except TargetError as error:
                 raise self._loss() from error
             self._is_lost, self._retry_s = False, _FIRST_RETRY_S
@@ -237,18 +199,18 @@ class Connection:
         """What to run here so that a command runs there."""
         return ["ssh", *_CLIENT, "-S", self._socket, "--", self.destination, command]
 
-    def tunnel(self, there: str) -> SshTunnel:
-        """A tunnel to an address there; it lasts over reconnects.
+    def near_end(self, there: str) -> str:
+        """The unix socket here that a tunnel to an address there begins at, once it is open.
 
         Args:
             there: ``host:port``, or the path of a unix socket, as seen there.
         """
         with self._lock:
             number = len(self._tunnels)
-            return self._tunnels.setdefault(there, SshTunnel(self, there, f"{self._held.folder}/{number}"))
+            return self._tunnels.setdefault(there, _Tunnel(f"{self._held.folder}/{number}")).path
 
-    def open_tunnel(self, tunnel: SshTunnel) -> None:
-        """Let the client listen for it, once in the life of a client.
+    def open_tunnel(self, there: str) -> None:
+        """Let the client listen at the near end, once in the life of a client.
 
         Raises:
             ConnectionLostError: There is no connection.
@@ -256,7 +218,7 @@ class Connection:
         """
         self.check()
         with self._lock:
-            self._open(tunnel)
+            self._open(there, self._tunnels[there])
 
     def refusal(self) -> str | None:
         """Why the newest connection through a tunnel led nowhere; None where nothing is told."""
@@ -302,7 +264,7 @@ class Connection:
         assert master.stderr is not None
         out, err = b"", b""
         deadline = time.monotonic() + CONNECT_LIMIT_S
-        for stream, data in _output(master, deadline, lambda: self._closed):
+        for stream, data in output(master, deadline, lambda: self._closed):
             if stream is master.stdout:
                 out += data
             else:
@@ -310,7 +272,7 @@ class Connection:
             if f"{_HELLO}\n".encode() in out and Path(self._socket).exists():
                 self._words = deque(maxlen=_WORDS)  # not the host's banner
                 self._held.reader = threading.Thread(
-                    target=_drain, args=(master.stderr, self._words), name="vllm_startup-ssh", daemon=True
+                    target=drain, args=(master.stderr, self._words), name="vllm_startup-ssh", daemon=True
                 )
                 self._held.reader.start()
                 return
@@ -321,10 +283,10 @@ class Connection:
         status = master.poll()
         raise TargetError(explained(self.destination, status, _text(err), _text(out), CONNECT_LIMIT_S))
 
-    def _open(self, tunnel: SshTunnel) -> None:
+    def _open(self, there: str, tunnel: _Tunnel) -> None:
         if tunnel.generation == self.generation:
             return
-        argv = ["ssh", *_CLIENT, "-S", self._socket, "-O", "forward", "-L", f"{tunnel.path}:{tunnel.there}"]
+        argv = ["ssh", *_CLIENT, "-S", self._socket, "-O", "forward", "-L", f"{tunnel.path}:{there}"]
         try:
             done = subprocess.run(
                 [*argv, "--", self.destination],
@@ -337,7 +299,7 @@ class Connection:
             raise ConnectionLostError(f"{self.destination} gives no answer") from error
         if done.returncode:
             why = clean(_text(done.stderr)) or f"status {done.returncode}"
-            raise TargetError(f"ssh opens no tunnel to {tunnel.there} on {self.destination}: {why}")
+            raise TargetError(f"ssh opens no tunnel to {there} on {self.destination}: {why}")
         tunnel.generation = self.generation
 
     # --- words ------------------------------------------------------------------------------
@@ -353,44 +315,8 @@ class Connection:
         return ConnectionLostError(f"the connection to {self.destination} is lost: {self._lost}")
 
 
-def _output(
-    process: subprocess.Popen[bytes], deadline: float, abandoned: Callable[[], bool]
-) -> Iterator[tuple[IO[bytes] | None, bytes]]:
-    """What a process writes, until it ends or the time runs out; between, nothing, now and then."""
-    with selectors.DefaultSelector() as selector:
-        for stream in (process.stdout, process.stderr):
-            assert stream is not None
-            selector.register(stream, selectors.EVENT_READ, stream)
-        while selector.get_map() and not abandoned() and time.monotonic() < deadline:
-            ready = selector.select(_REST_S)
-            for key, _ in ready:
-                data = os.read(key.fd, 65536)
-                if not data:
-                    selector.unregister(key.fileobj)
-                yield key.data, data
-            if not ready:
-                yield None, b""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_REST_S)
-
-
-def _drain(stream: IO[bytes], words: deque[str]) -> None:
-    """Read what the master says: a full pipe would stop it."""
-    with stream:
-        for line in stream:
-            words.append(line.decode("utf-8", "replace").strip())
-
-
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _private_folder() -> str:
-    """A new folder that is ours alone, with a path that is short enough for sockets."""
-    base = tempfile.gettempdir()
-    if len(base) + len("/vllm-ssh-12345678") > _LONGEST_FOLDER:
-        base = "/tmp"
-    return tempfile.mkdtemp(prefix="vllm-ssh-", dir=base)
 
 
 def _checked(destination: str) -> str:
