@@ -302,13 +302,23 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> Non
         replay(path)
 
 
-def test_a_recording_cut_in_half_says_so(tmp_path: Path) -> None:
+def test_a_recording_that_was_cut_off_goes_as_far_as_it_was_written(tmp_path: Path) -> None:
     path = recorded(tmp_path / "r.jsonl", *EVERY_READING)
-    whole = path.read_text("utf-8")
+    whole, wanted = path.read_text("utf-8"), replay(path)
     for length in (len(whole) // 2, whole.rindex("\n", 0, -1) + 1):
         path.write_text(whole[:length])
-        with pytest.raises(RecordingError, match="cut"):
-            replay(path)
+        report = replay(path)
+        assert report.outcome == "unfinished"
+        assert [warning.code for warning in report.warnings][-1] == "recording_cut_off"
+        assert 0 < report.elapsed_s <= wanted.elapsed_s
+
+
+@pytest.mark.parametrize("length", [0, 1, 40])
+def test_a_recording_without_its_first_line_is_none(tmp_path: Path, length: int) -> None:
+    path = recorded(tmp_path / "r.jsonl", *EVERY_READING)
+    path.write_text(path.read_text("utf-8")[:length])
+    with pytest.raises(RecordingError, match="line"):
+        replay(path)
 
 
 def test_nothing_may_follow_the_end(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from vllm_startup._events import Event
 from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
-from vllm_startup._readings import GpuSample, Observation, ProcessSample, Reading
+from vllm_startup._readings import GpuSample, Observation, ProbeNote, ProcessSample, Reading
 from vllm_startup._redact import redact
 from vllm_startup._timeouts import Timeouts
 from vllm_startup.causes._base import snake_case
@@ -128,6 +128,9 @@ Tell = Callable[[Event, float], object]
 def replay(path: str | PathLike[str], *, tell: Tell | None = None, **terms: Any) -> StartupMachine:
     """Run a recording through a new machine, to its end.
 
+    One whose writer was killed, or whose disk was full, goes as far as it was written; its report has the
+    warning ``recording_cut_off``.
+
     Args:
         path: The recording.
         tell: Called with every event.
@@ -138,7 +141,7 @@ def replay(path: str | PathLike[str], *, tell: Tell | None = None, **terms: Any)
 
     Raises:
         OSError: The file cannot be read.
-        RecordingError: It is no recording, is cut off, or comes from a newer version.
+        RecordingError: It is no recording, is damaged, or comes from a newer version.
     """
     with Path(path).open(encoding="utf-8", errors="replace") as lines:
         return replay_lines(lines, tell=tell, **terms)
@@ -162,9 +165,15 @@ def replay_lines(lines: Iterable[str], *, tell: Tell | None = None, **terms: Any
         except _DAMAGES as error:
             raise RecordingError(f"line {number} is no observation: {error!r}") from error
     if not ended:
-        raise RecordingError("the recording is cut off: its last line, which says when it ended, is missing")
+        _pass_on(machine.feed(Observation(at=at, probe="recording", reading=_CUT_OFF)), at, tell)
     _pass_on([*machine.tick(at), *machine.finish(at, ended=False)], at, tell)
     return machine
+
+
+_CUT_OFF = ProbeNote(
+    code="recording_cut_off",
+    text="the recording breaks off here: whoever wrote it was killed, or its disk was full",
+)
 
 
 def _pass_on(events: Iterable[Event], at: float, tell: Tell | None) -> None:
@@ -180,7 +189,9 @@ def _rows(lines: Iterable[str]) -> Iterator[tuple[int, Any]]:
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise RecordingError(f"line {number} is no JSON (a recording cut in half?): {error}") from error
+            if number > 1 and not line.endswith("\n"):
+                return  # the last one, which was not written to its end
+            raise RecordingError(f"line {number} is no JSON: {error}") from error
         if not isinstance(row, dict):
             raise RecordingError(f"line {number} is no JSON object")
         yield number, row

@@ -175,8 +175,7 @@ def test_a_key_file_holds_one_key(capsys: pytest.CaptureFixture[str], tmp_path: 
     [
         ("", "the first line is no recording's header; recordings are made with --record"),
         ("root:x:0:0\n", "line 1 is no JSON"),
-        (HEADER, "the recording is cut off"),
-        (HEADER + '{"at": 1.0, "probe": "log", "read', "a recording cut in half?"),
+        (HEADER + '{"at": 1.0, "probe": "log", "read\n' + END, "line 2 is no JSON"),
         (HEADER.replace('"recording": 1', '"recording": 9') + END, "the recording has schema 9"),
     ],
 )
@@ -187,6 +186,15 @@ def test_a_damaged_or_newer_recording(
     path.write_text(text)
 
     assert said in refused(capsys, "replay", str(path))
+
+
+@pytest.mark.parametrize("rest", ["", '{"at": 1.0, "probe": "log", "read'])
+def test_a_recording_that_breaks_off(capsys: pytest.CaptureFixture[str], tmp_path: Path, rest: str) -> None:
+    path = tmp_path / "start.jsonl"
+    path.write_text(HEADER + rest)
+
+    assert main(["replay", str(path)]) == 4
+    assert "warning: the recording breaks off here" in capsys.readouterr().out
 
 
 def test_a_recording_that_ends_before_the_start_does(
