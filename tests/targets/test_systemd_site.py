@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
-from fake_commands import FakeCommands, entry, shown
+from fake_commands import Answer, FakeCommands, entry, shown
 
 from vllm_startup.targets import LoggedTarget, SystemdUnit, Target, TargetError, systemd
 from vllm_startup.targets._commands import Completed
@@ -17,8 +18,8 @@ UNREADABLE = Completed(1, "", "No journal files were opened due to insufficient 
 READABLE = Completed(0, json.dumps(entry(MESSAGE="hello")), "")
 
 
-def unit(journalctl: Completed = READABLE, cat: str = "", **properties: object) -> SystemdUnit:
-    answers = {
+def unit(journalctl: Answer = READABLE, cat: str = "", **properties: object) -> SystemdUnit:
+    answers: dict[str, Answer] = {
         "systemctl show": Completed(0, shown(**{"MainPID": os.getpid(), **properties}), ""),
         "systemctl cat": Completed(0, cat, ""),
         "journalctl": journalctl,
@@ -78,6 +79,16 @@ def test_without_a_file_the_journal_has_to_be_readable() -> None:
     with pytest.raises(TargetError, match="may not be read"):
         unit(UNREADABLE).read_log()
     assert [line.partition("]: ")[2] for line in unit().read_log()] == ["hello"]
+
+
+def test_last_words_that_are_not_in_the_journal_yet_are_waited_for() -> None:
+    began = time.time()
+    both = [json.dumps(entry(MESSAGE=text, __REALTIME_TIMESTAMP=f"{began * 1e6:.0f}")) for text in "ab"]
+
+    def journal() -> Completed:
+        return Completed(0, "\n".join(both if time.time() > began + 0.3 else both[:1]), "")
+
+    assert [line.partition("]: ")[2] for line in unit(journal).read_log()] == ["a", "b"]
 
 
 @pytest.mark.parametrize(

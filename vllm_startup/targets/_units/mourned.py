@@ -12,7 +12,7 @@ from vllm_startup.probes._exits import Exit
 
 # journald tells readers of new entries every 0.25 s (POST_CHANGE_TIMER_INTERVAL_USEC): the last words of
 # a process come that much later than its end.
-_LAST_WORDS_S: Final = 0.6
+LAST_WORDS_S: Final = 0.6
 _SETTLE_S: Final = 0.1  # the journal takes what systemd and the server write by two ways
 
 
@@ -32,7 +32,7 @@ class Mourned:
     @classmethod
     def now(cls, reading: ProcessExited) -> Self:
         """An end that is seen at this moment."""
-        return cls(reading, clock() + _LAST_WORDS_S)
+        return cls(reading, clock() + LAST_WORDS_S)
 
     def hear(self, how: Exit | None) -> None:
         """Take it that the journal tells of it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -11,7 +12,8 @@ from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._here import Here
 from vllm_startup.targets._place import Place
 from vllm_startup.targets._target import Site, TargetError
-from vllm_startup.targets._units.journal import Journal
+from vllm_startup.targets._units.journal import Entry, Journal
+from vllm_startup.targets._units.mourned import LAST_WORDS_S
 from vllm_startup.targets._units.systemctl import Systemctl, UnitState, output_file
 from vllm_startup.targets._units.transcript import recent, written
 from vllm_startup.targets._units.unit import UnitProbe
@@ -64,7 +66,7 @@ class SystemdUnit:
         )
 
     def read_log(self) -> Iterator[str]:
-        """The lines of its newest starts, the oldest first.
+        """The lines of its newest starts, the oldest first. It blocks, longer where one has just ended.
 
         Raises:
             TargetError: As of `locate`.
@@ -77,7 +79,15 @@ class SystemdUnit:
             return self._place.read_log(path)
         journal = self._journal(state, needed=True)
         assert journal is not None
-        return iter(written(state.name, recent(journal.history())))
+        entries = recent(journal.history())
+        if entries and self._is_fresh(entries[-1]):
+            time.sleep(LAST_WORDS_S)
+            entries = recent(journal.history())
+        return iter(written(state.name, entries))
+
+    def _is_fresh(self, entry: Entry) -> bool:
+        """Whether what was written at the same time may not be in the journal yet."""
+        return time.time() + self._place.clock_ahead_s() - entry.at_s < LAST_WORDS_S
 
     def _systemctl(self) -> Systemctl:
         return Systemctl(self._place.commands, self.user)
