@@ -303,7 +303,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: str, message: str) -> Non
 
 
 def test_a_recording_that_was_cut_off_goes_as_far_as_it_was_written(tmp_path: Path) -> None:
-    path = recorded(tmp_path / "r.jsonl", *EVERY_READING)
+    path = recorded(tmp_path / "r.jsonl", *EVERY_READING[:6])
     whole, wanted = path.read_text("utf-8"), replay(path)
     for length in (len(whole) // 2, whole.rindex("\n", 0, -1) + 1):
         path.write_text(whole[:length])
