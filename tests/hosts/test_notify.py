@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,13 @@ class Manager:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind("\0" + address[1:] if address.startswith("@") else address)
         self.socket.setblocking(False)
+        self.notifiers: list[Notifier] = []
+
+    def close(self) -> None:
+        """Go; nobody waits for it any more."""
+        self.socket.close()
+        for each in self.notifiers:
+            each.close()
 
     def heard(self) -> list[list[str]]:
         messages = []
@@ -38,12 +47,13 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Manager]
     address = str(tmp_path / "notify") if request.param == "path" else f"@vllm-startup-{os.getpid()}"
     found = Manager(address)
     yield found
-    found.socket.close()
+    found.close()
 
 
 def notifier(manager: Manager, **environ: str) -> Notifier:
     found = take_notifier({"NOTIFY_SOCKET": manager.address, **environ}, window_s=600)
     assert found is not None
+    manager.notifiers.append(found)
     return found
 
 
@@ -62,7 +72,6 @@ def test_progress_extends_the_timeout_and_silence_does_not(manager: Manager) -> 
     silent = Standing(phase=Phase.LOADING_WEIGHTS, summary="loading weights, silent", quiet_s=30.0)
     ours.tell(silent, 10.0)
     assert manager.heard() == [["STATUS=loading weights, silent"]]
-    ours.close()
 
 
 def test_a_stall_that_ends_by_itself_gets_the_start_its_time_again(manager: Manager) -> None:
@@ -72,7 +81,6 @@ def test_a_stall_that_ends_by_itself_gets_the_start_its_time_again(manager: Mana
     manager.heard()
     ours.tell(LOADING, 701.0)
     assert manager.heard() == [["EXTEND_TIMEOUT_USEC=600000000", "STATUS=loading weights"]]
-    ours.close()
 
 
 def test_a_stalled_or_failed_start_is_given_no_more_time(manager: Manager) -> None:
@@ -82,7 +90,6 @@ def test_a_stalled_or_failed_start_is_given_no_more_time(manager: Manager) -> No
     ours.tell(Standing(state="stalled", phase=Phase.LOADING_WEIGHTS, summary="stalled"), 1.0)
     ours.tell(Standing(state="failed", phase=Phase.LOADING_WEIGHTS, summary="failed"), 2.0)
     assert manager.heard() == [["STATUS=stalled"], ["STATUS=failed"]]
-    ours.close()
 
 
 def test_ready_and_stopping_are_told_once(manager: Manager) -> None:
@@ -92,7 +99,6 @@ def test_ready_and_stopping_are_told_once(manager: Manager) -> None:
     ):
         ours.tell(standing, float(at))
     assert manager.heard() == [["READY=1", "STATUS=ready"], ["STOPPING=1", "STATUS=stopping"]]
-    ours.close()
 
 
 def test_the_watchdog_is_fed_where_there_is_one(manager: Manager) -> None:
@@ -100,17 +106,14 @@ def test_the_watchdog_is_fed_where_there_is_one(manager: Manager) -> None:
     assert ours.watchdog_s == 3.0
     ours.alive()
     assert manager.heard() == [["WATCHDOG=1"]]
-    ours.close()
     ours = notifier(manager)
     ours.alive()
     assert manager.heard() == []
-    ours.close()
 
 
 def test_another_processes_watchdog_is_not_fed(manager: Manager) -> None:
     ours = notifier(manager, WATCHDOG_USEC="3000000", WATCHDOG_PID="1")
     assert ours.watchdog_s is None
-    ours.close()
 
 
 def test_a_full_queue_loses_nothing_that_matters(manager: Manager) -> None:
@@ -127,7 +130,34 @@ def test_a_full_queue_loses_nothing_that_matters(manager: Manager) -> None:
     ours.tell(READY, 1.0)
     assert manager.heard() == [["READY=1", "STATUS=ready"]]
     assert ours.error is None
+
+
+def test_the_last_words_wait_for_a_manager_that_is_busy(manager: Manager) -> None:
+    ours = notifier(manager)
+    ours.tell(READY, 0.0)
+    heard: list[bytes] = []
+
+    def read_late() -> None:
+        time.sleep(0.3)
+        manager.socket.settimeout(5)
+        while b"BARRIER=1" not in heard:
+            message, handed, _, _ = socket.recv_fds(manager.socket, 4096, 1)
+            heard.append(message)
+        os.close(handed[0])
+
+    reading = threading.Thread(target=read_late)
+    reading.start()
     ours.close()
+    assert heard == [b"READY=1\nSTATUS=ready", b"BARRIER=1"]
+    reading.join()
+
+
+def test_a_manager_that_never_reads_is_not_waited_for(manager: Manager) -> None:
+    ours = notifier(manager)
+    ours.tell(READY, 0.0)
+    began = time.monotonic()
+    ours.close()
+    assert 0.5 < time.monotonic() - began < 3
 
 
 def test_a_manager_that_is_gone_is_an_error_to_tell_and_hears_what_matters_when_it_is_back(

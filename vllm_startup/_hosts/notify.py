@@ -8,7 +8,9 @@ of how long a whole start may take is not needed.
 from __future__ import annotations
 
 import os
+import select
 import socket
+from array import array
 from collections.abc import Mapping, MutableMapping
 from typing import Final
 
@@ -16,6 +18,7 @@ from vllm_startup._hosts.standing import Standing
 
 _SOCKET, _WATCHDOG, _WATCHDOG_PID = "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"
 _EVERY_S: Final = 5.0  # between two messages that say little new
+_LAST_S: Final = 1.0  # how long our end waits for a manager that is busy
 _MICRO: Final = 1_000_000
 
 
@@ -36,6 +39,7 @@ class Notifier:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._socket.setblocking(False)
         self._owed: list[str] = []
+        self._unsent: str | None = None  # its queue was full
         self._told_at = float("-inf")
         self._told: Standing | None = None
         self._extended_at = float("-inf")
@@ -53,7 +57,7 @@ class Notifier:
         if standing.started and not (before and before.started):
             self._owed.append("READY=1")
         changed = before is None or (before.state, before.phase) != (standing.state, standing.phase)
-        if self._owed or changed or now - self._told_at >= _EVERY_S:
+        if self._owed or self._unsent or changed or now - self._told_at >= _EVERY_S:
             self._told_at = now
             extends = self._advanced(before, standing, now)
             more = [f"EXTEND_TIMEOUT_USEC={round(self._window_s * _MICRO)}"] if extends else []
@@ -66,8 +70,30 @@ class Notifier:
             self._send(["WATCHDOG=1"])
 
     def close(self) -> None:
-        """Close the socket."""
+        """Close the socket when the manager has read all of it, or after a second or two.
+
+        A manager may leave out what it reads after its sender's end.
+        """
+        try:
+            self._socket.settimeout(_LAST_S)
+            if self._unsent is not None:
+                self._socket.sendto(self._unsent.encode(), self._address)
+            if self._told is not None and self.error is None:
+                self._await_reading()
+        except OSError:
+            pass  # nobody listens any more
         self._socket.close()
+
+    def _await_reading(self) -> None:
+        """Wait until the manager lets go of a pipe that is handed to it (sd_notify_barrier(3))."""
+        ours, theirs = os.pipe()
+        try:
+            passing = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [theirs]))
+            self._socket.sendmsg([b"BARRIER=1"], [passing], 0, self._address)
+        finally:
+            os.close(theirs)
+            select.select([ours], [], [], _LAST_S)
+            os.close(ours)
 
     def _advanced(self, before: Standing | None, standing: Standing, now: float) -> bool:
         """Whether a start goes on, and anything of it has advanced since its timeout was last extended."""
@@ -79,14 +105,16 @@ class Notifier:
 
     def _send(self, lines: list[str]) -> bool:
         """Send these and what is owed, which stays owed if that fails: a queue is full, a manager away."""
+        message = "\n".join([*self._owed, *lines])
         try:
-            self._socket.sendto("\n".join([*self._owed, *lines]).encode(), self._address)
+            self._socket.sendto(message.encode(), self._address)
         except BlockingIOError:
+            self._unsent = message
             return False
         except OSError as error:
             self.error = error.strerror or str(error)
             return False
-        self._owed = []
+        self._owed, self._unsent = [], None
         return True
 
 
