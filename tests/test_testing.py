@@ -406,7 +406,7 @@ def test_observations_replay_to_a_report() -> None:
 
 
 def test_a_replay_takes_a_baseline() -> None:
-    earlier = replay([])
+    earlier = {"gpus": (), "phases": ()}
     assert replay([], baseline=earlier).outcome == "unfinished"
 
 

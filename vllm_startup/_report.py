@@ -181,7 +181,7 @@ def baseline_values(baseline: Baseline) -> Any:
 
 
 def _read_report(path: str | PathLike[str]) -> Any:
-    with open(path, encoding="utf-8") as file:  # noqa: PTH123 - takes what the caller gave, as it is
+    with open(path, encoding="utf-8-sig") as file:  # noqa: PTH123 - takes what the caller gave, as it is
         try:
             return json.load(file)
         except ValueError as error:

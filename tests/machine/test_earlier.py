@@ -74,7 +74,26 @@ def test_an_earlier_report_is_read_from_its_json() -> None:
     assert warned(earlier) == []
 
 
-@pytest.mark.parametrize("wrong", [{}, {"gpus": [{}], "phases": []}, {"gpus": [], "phases": 7}])
-def test_what_is_no_report_is_refused(wrong: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        [],
+        {"gpus": [{}], "phases": []},
+        {"gpus": [], "phases": 7},
+        {"gpus": [{"uuid": "GPU-0", "used_bytes": "a"}], "phases": []},
+        {"gpus": [], "phases": [{"phase": "launching", "started_s": 0.0, "ended_s": float("nan")}]},
+    ],
+)
+def test_what_is_no_report_is_refused(wrong: Any) -> None:
     with pytest.raises(ValueError, match="baseline must be a report"):
         Earlier.of(wrong)
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [({"schema": 2}, "has schema 2, and this version reads 1"), ({"outcome": "failed"}, "it is 'failed'")],
+)
+def test_what_cannot_be_compared_with_is_refused(other: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        Earlier.of({**watch(ROWS).report.to_dict(), **other})

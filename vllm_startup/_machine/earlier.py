@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
 
+from vllm_startup._events import SCHEMA
 from vllm_startup._machine.attempt import Attempt
 from vllm_startup._machine.memory import MIB
 from vllm_startup._phases import Phase
@@ -36,19 +38,24 @@ class Earlier:
         """Read a report's JSON values.
 
         Raises:
-            ValueError: They are no report.
+            ValueError: They are no report, or not of a start that became ready.
         """
         try:
-            footprint = {gpu["uuid"]: int(gpu["used_bytes"]) for gpu in report["gpus"]}
+            schema, outcome = report.get("schema", SCHEMA), report.get("outcome", "ready")
+            footprint = {str(gpu["uuid"]): int(gpu["used_bytes"]) for gpu in report["gpus"]}
             phases = {
-                span["phase"]: span["ended_s"] - span["started_s"]
+                str(span["phase"]): _duration_s(span["started_s"], span["ended_s"])
                 for span in report["phases"]
                 if span["ended_s"] is not None and span["phase"] != Phase.READY
             }
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 "baseline must be a report: a StartupReport, its to_dict(), or a file of its JSON"
             ) from error
+        if schema != SCHEMA:
+            raise ValueError(f"baseline has schema {schema!r}, and this version reads {SCHEMA}")
+        if outcome != "ready":
+            raise ValueError(f"baseline must be the report of a start that became ready; it is {outcome!r}")
         return cls(footprint=footprint, phases=phases, spread=_spread(footprint.values()))
 
 
@@ -73,6 +80,13 @@ def differences(attempt: Attempt, earlier: Earlier) -> Iterator[tuple[str, str]]
             "uneven_gpus",
             f"GPUs differ by {spread:.0%} of the fullest one, {earlier.spread:.0%} in the earlier start",
         )
+
+
+def _duration_s(started_s: float, ended_s: float) -> float:
+    took = ended_s - started_s
+    if not math.isfinite(took):
+        raise ValueError(f"{took} s")
+    return took
 
 
 def _spread(used: Any) -> float:
