@@ -92,6 +92,13 @@ def test_a_stalled_or_failed_start_is_given_no_more_time(manager: Manager) -> No
     assert manager.heard() == [["STATUS=stalled"], ["STATUS=failed"]]
 
 
+def test_a_failure_is_told_when_it_is_found_and_when_the_start_has_ended(manager: Manager) -> None:
+    ours = notifier(manager)
+    for summary in ("failing in loading_weights: no memory", "failed: no memory", "failed: no memory"):
+        ours.tell(Standing(state="failed", phase=Phase.LOADING_WEIGHTS, summary=summary), 0.0)
+    assert manager.heard() == [["STATUS=failing in loading_weights: no memory"], ["STATUS=failed: no memory"]]
+
+
 def test_ready_and_stopping_are_told_once(manager: Manager) -> None:
     ours = notifier(manager)
     for at, standing in enumerate(

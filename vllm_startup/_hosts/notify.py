@@ -56,7 +56,7 @@ class Notifier:
             self._owed.append("STOPPING=1")
         if standing.started and not (before and before.started):
             self._owed.append("READY=1")
-        changed = before is None or (before.state, before.phase) != (standing.state, standing.phase)
+        changed = before is None or _gist(before) != _gist(standing)
         if self._owed or self._unsent or changed or now - self._told_at >= _EVERY_S:
             self._told_at = now
             extends = self._advanced(before, standing, now)
@@ -116,6 +116,12 @@ class Notifier:
             return False
         self._owed, self._unsent = [], None
         return True
+
+
+def _gist(standing: Standing) -> tuple[str, ...]:
+    """What is told at once when it is new: of what has failed the whole sentence, which hardly changes."""
+    said = standing.summary if standing.state == "failed" else ""
+    return standing.state, standing.phase.value, said
 
 
 def take_notifier(environ: MutableMapping[str, str], *, window_s: float) -> Notifier | None:
