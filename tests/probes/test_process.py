@@ -597,6 +597,25 @@ async def test_another_users_process_is_told_as_such() -> None:
     assert note.code == "process_unreadable"
 
 
+@linux
+async def test_the_last_process_of_a_pipe_is_not_taken_for_the_server() -> None:
+    """As of ``vllm serve m | tee vllm.log & vllm-startup wait --pid $!``."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["tee", "/dev/null"], stdin=pipe, stdout=pipe, bufsize=0) as tee:
+        assert tee.stdin is not None
+        assert tee.stdout is not None
+        tee.stdin.write(b"\n")
+        tee.stdout.read(1)  # it runs, so that its command line can be read
+        async with probing(ProcessProbe(tee.pid)) as probe:
+            _, note = await first(probe)
+        tee.stdin.close()
+    assert note == ProbeNote(
+        code="process_is_reader",
+        text=f"process {tee.pid} is tee, which reads what another program writes: $! is the last process of a"
+        " pipe; give the server's own",
+    )
+
+
 class StuckAtFirst(ProcSystem):
     """A process whose command line cannot be read for a while."""
 

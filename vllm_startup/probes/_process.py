@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import time
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from vllm_startup._blocking import BlockingRunner, StillRunningError
@@ -33,6 +34,9 @@ _RETURNCODE_PAUSE_S: Final = 0.005
 _DESCRIBE_LIMIT_S: Final = 1.0
 # A fork that is about to exec still shows its parent's command line; helpers are gone by then.
 _SETTLED_S: Final = 1.0
+
+# What may stand at the end of "vllm serve … | tee vllm.log &", and is then the shell's $!.
+_READERS: Final = frozenset({"awk", "cat", "cronolog", "grep", "logger", "rotatelogs", "sed", "tee", "ts"})
 
 _SPAWNED: Final = "from multiprocessing.spawn import spawn_main"
 # vLLM's and Python's own servants: they come, go and are killed in healthy starts.
@@ -194,10 +198,18 @@ class ProcessProbe:
             age_s=self._system.age_s(stat),
             command=redact_command(self._system.arguments(stat.pid)),
         )
-        if self._system.readable(stat.pid) or not exists(stat.pid):
-            return [found]
-        text = f"process {stat.pid} is another user's: its I/O and its environment are not seen"
-        return [found, ProbeNote(code="process_unreadable", text=text)]
+        notes: list[Reading] = []
+        program = PurePath(found.command[0]).name if found.command else ""
+        if program in _READERS:
+            text = (
+                f"process {stat.pid} is {program}, which reads what another program writes: $! is the last"
+                " process of a pipe; give the server's own"
+            )
+            notes.append(ProbeNote(code="process_is_reader", text=text))
+        if not self._system.readable(stat.pid) and exists(stat.pid):
+            text = f"process {stat.pid} is another user's: its I/O and its environment are not seen"
+            notes.append(ProbeNote(code="process_unreadable", text=text))
+        return [found, *notes]
 
     # --- ends -----------------------------------------------------------------------------
 
