@@ -3,7 +3,7 @@
 
 Runs alone (``python -S -E _fake.py ...``), with the standard library only, so that it starts in a few
 milliseconds. Its standard output is the log. When something happens it writes a line ``NAME SECONDS`` (the
-monotonic clock, which Linux and macOS share between processes) to the file descriptor ``--marks``.
+monotonic clock, which Linux and macOS share between processes) to ``--marks``, a file descriptor or a file.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ import sys
 import time
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+COMPLETION = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+    b'data: {"choices": [{"index": 0, "text": "a"}]}\n\ndata: [DONE]\n\n'
+)
+LISTENS = "(APIServer pid=1) INFO:     Application startup complete.\n"
 STARTED = (
-    "(APIServer pid=1) INFO 11-30 14:28:41 [api_utils.py:347]   █▄█▀ █     █     █     █  version 0.32.0\n"
+    "(APIServer pid=1) INFO MM-DD HH:MM:SS [api_utils.py:347]   █▄█▀ █     █     █     █  version 0.32.0\n"
 )
 ROOT = """\
-(EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510] EngineCore failed to start.
-(EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510] Traceback (most recent call last):
-(EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510]   File "/opt/vllm/lib/python3.12/site-packages/vllm/v1/engine/core.py", line 1480, in run_engine_core
-(EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510]     engine_core = EngineCoreProc(*args)
-(EngineCore pid=2) ERROR 11-30 14:29:21 [core.py:1510] ValueError: To serve at least one request with the model's max seq len (262144), (24.0 GiB KV cache is needed, which is larger than the available KV cache memory (3.18 GiB). Based on the available memory, the estimated maximum model length is 34000. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.
+(EngineCore pid=2) ERROR MM-DD HH:MM:SS [core.py:1510] EngineCore failed to start.
+(EngineCore pid=2) ERROR MM-DD HH:MM:SS [core.py:1510] Traceback (most recent call last):
+(EngineCore pid=2) ERROR MM-DD HH:MM:SS [core.py:1510]   File "/opt/vllm/lib/python3.12/site-packages/vllm/v1/engine/core.py", line 1480, in run_engine_core
+(EngineCore pid=2) ERROR MM-DD HH:MM:SS [core.py:1510]     engine_core = EngineCoreProc(*args)
+(EngineCore pid=2) ERROR MM-DD HH:MM:SS [core.py:1510] ValueError: To serve at least one request with the model's max seq len (262144), (24.0 GiB KV cache is needed, which is larger than the available KV cache memory (3.18 GiB). Based on the available memory, the estimated maximum model length is 34000. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` when initializing the engine.
 Process EngineCore:
 Traceback (most recent call last):
   File "/opt/vllm/lib/python3.12/site-packages/vllm/v1/engine/core.py", line 1480, in run_engine_core
@@ -50,8 +55,18 @@ def mark(fd: int, name: str) -> None:
     os.write(fd, f"{name} {time.monotonic():.6f}\n".encode())
 
 
+def marks_to(where: str) -> int:
+    """The descriptor of the marks."""
+    if where.isdigit():
+        return int(where)
+    fd = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.write(fd, f"pid {os.getpid()}\n".encode())
+    return fd
+
+
 def say(text: str) -> None:
-    os.write(1, text.encode())
+    """Print lines, with the present time in their stamps: older ones would be another start's."""
+    os.write(1, text.replace("MM-DD HH:MM:SS", time.strftime("%m-%d %H:%M:%S")).encode())
 
 
 def name_process(name: str) -> None:
@@ -90,7 +105,13 @@ def answer(connection: socket.socket) -> None:
     with connection:
         connection.settimeout(1)
         try:
-            if connection.recv(4096):
+            request = connection.recv(4096)
+            if request.startswith(b"POST "):
+                connection.sendall(COMPLETION)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):  # a body that is left unread would reset the connection
+                    pass
+            elif request:
                 connection.sendall(ANSWER)
         except OSError:
             pass
@@ -102,6 +123,8 @@ def serve(options: argparse.Namespace) -> None:
     say(STARTED)
     sock = bound(options.host, options.port)
     time.sleep(options.after)
+    if options.announce:
+        say(LISTENS)
     sock.listen(64)
     mark(options.marks, "listening")
     while True:
@@ -185,11 +208,12 @@ def handle(ready: selectors.DefaultSelector, key: selectors.SelectorKey) -> None
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("role", choices=("serve", "die", "many"))
-    parser.add_argument("--marks", type=int, default=2)
+    parser.add_argument("--marks", type=marks_to, default=2, help="a file gets the process's id first")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--after", type=float, default=1.0)
     parser.add_argument("--spread", type=float, default=0.0)
+    parser.add_argument("--announce", action="store_true", help="print the line that says so, then listen")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
