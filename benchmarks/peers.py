@@ -248,7 +248,7 @@ def main() -> int:
     arguments.add_argument("--no-install", action="store_true", help="measure only the peers that are there")
     options = arguments.parse_args()
     if options.quick:
-        options.trials, options.deaths, options.give_up, options.jobs = 1, 1, 2.5, 4
+        options.trials, options.deaths, options.give_up, options.jobs = 1, 1, 2.5, 8
     environment = Environment(options.peers_dir.absolute(), install=not options.no_install)
     there, missing = list(OURS), {}
     for name in options.only or [name for name in PEERS if name not in OURS]:

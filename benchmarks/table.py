@@ -89,6 +89,32 @@ def many(result: Json) -> Iterator[Row]:
         yield f"remote servers: {count} (of one core, memory, p99 of ready)", "100 %, 1000 ms", ours, naive
 
 
+def causes(result: Json) -> Iterator[Row]:
+    texts = {"cases": "small logs", "recordings": "recorded starts"}
+    for name, text in texts.items():
+        judged = result["results"][name]
+        ours, *naive = (
+            f"{judged[way]['right_pct']:.0f} %"
+            for way in ("ours", "first_error", "last_exception", "first_exception")
+        )
+        others = "first ERROR line {}, last exception line {}, first exception line {}".format(*naive)
+        yield f"right cause, {judged['logs']} {text} of failures", "", ours, others
+
+
+def phases(result: Json) -> Iterator[Row]:
+    measured = result["results"]["tests/recordings"]
+    views = measured["views"]
+    worst = max(found["max_s"] for found in views["all"].values())
+    what = f"phases dated in {measured['recordings']} recorded starts"
+    yield f"{what} (worst)", "1 s", f"{worst:.1f} s", "`ready` alone"
+    offs = ", ".join(
+        f"`{phase}` {found['median_s']:.1f} s"
+        for phase, found in views["without_log"].items()
+        if found["median_s"] is not None and phase != "ready"
+    )
+    yield f"{what}, without the log (median)", "1.5 s", offs, "`ready` alone"
+
+
 ROWS: dict[str, Callable[[Json], Iterator[Row]]] = {
     "ready": ready,
     "death": death,
@@ -96,7 +122,45 @@ ROWS: dict[str, Callable[[Json], Iterator[Row]]] = {
     "flood": flood,
     "imports": imports,
     "many": many,
+    "causes": causes,
+    "phases": phases,
 }
+PEERS = "peers"
+"""Has a table of its own."""
+
+DEATHS = {
+    "exit_1": "exits with 1",
+    "exit_0": "exits with 0",
+    "kill": "is killed",
+    "aftermath": "engine fails, exits 1.1 s later",
+    "alive": "engine fails, lives on",
+}
+
+
+def peers(result: Json) -> str:
+    """One row for each way to wait."""
+    columns = ["way to wait", "listens (median, p95)", *DEATHS.values(), "names the cause"]
+    rows = [columns, ["---"] * len(columns)]
+    for way in result["results"]["peers"].values():
+        deaths = [way["death"][how] for how in DEATHS]
+        named = sum(death["named"] for death in deaths)
+        rows.append([way["title"], _ms(way["ready"]), *map(_told, deaths), f"{named} of {len(deaths)}"])
+    rows += [
+        [f"`{name}`", "not measured", *[""] * (len(columns) - 2)] for name in result["results"]["missing"]
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _told(death: Json) -> str:
+    """When the first word came; with ours, the exception may come later."""
+    if death["told"] is None:
+        return "never"
+    told, raised = (_duration(death[key]["median_ms"]) for key in ("told", "raised"))
+    return told if told == raised else f"{told}, ends {raised}"
+
+
+def _duration(ms: float) -> str:
+    return f"{ms:.0f} ms" if ms < 1000 else f"{ms / 1000:.1f} s"
 
 
 def _ms(found: Json) -> str:
@@ -115,9 +179,14 @@ def results_of(name: str, folder: Path, flags: list[str]) -> Json:
 
 
 def table(results: dict[str, Json]) -> str:
-    lines = ["| | budget | vllm_startup | naive |", "| --- | --- | --- | --- |"]
-    for name, result in results.items():
-        lines += [f"| {' | '.join(row)} |" for row in ROWS[name](result)]
+    rows = [row for name, result in results.items() if name in ROWS for row in ROWS[name](result)]
+    lines = []
+    if rows:
+        lines += ["| | budget | vllm_startup | naive |", "| --- | --- | --- | --- |"]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+    if PEERS in results:
+        told = "How long after the stand-in server listens, or has failed, a wait says so (median):"
+        lines += [*([""] if rows else []), told, "", peers(results[PEERS])]
     machines = {_machine(result["machine"]) for result in results.values()}
     return "\n".join([*lines, "", *(f"Measured on {machine}." for machine in sorted(machines))])
 
@@ -146,7 +215,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--results", type=Path, help="where results are kept; else they are not")
     parser.add_argument("--readme", type=Path)
-    parser.add_argument("--only", choices=ROWS, action="append", help="may be repeated")
+    parser.add_argument("--only", choices=[*ROWS, PEERS], action="append", help="may be repeated")
     options = parser.parse_args()
     if options.quick and options.readme:
         parser.error("--quick measures nothing that belongs into a README")
@@ -154,7 +223,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.results or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
-        text = table({name: results_of(name, folder, flags) for name in options.only or ROWS})
+        text = table({name: results_of(name, folder, flags) for name in options.only or [*ROWS, PEERS]})
     print(text)
     if options.readme:
         options.readme.write_text(written(options.readme.read_text(encoding="utf-8"), text), encoding="utf-8")

@@ -27,6 +27,8 @@ RESULTS = {
         "httpx",
     },
     "many": {"address", "servers"},
+    "causes": {"cases", "recordings"},
+    "phases": {"tests/recordings"},
 }
 
 
@@ -50,7 +52,28 @@ def test_a_benchmark_prints_one_object_with_the_documented_keys(name: str) -> No
     assert {"date", "cpu", "cpus", "load", "python", "versions"} <= printed["machine"].keys()
 
 
-@pytest.mark.parametrize("name", [*RESULTS, "table"])
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="the stand-in servers name their processes in /proc")
+def test_the_peers_that_need_no_installation_are_measured_and_the_others_named(tmp_path: Path) -> None:
+    only = [argument for way in ("poll_1s", "mirakuru", "wait_on") for argument in ("--only", way)]
+    printed = json.loads(
+        run("peers", "--quick", "--no-install", "--peers-dir", str(tmp_path / "none"), *only)
+    )
+    assert printed.keys() == KEYS
+    found = printed["results"]
+    assert found.keys() == {"peers", "missing", "ahead_of_ours"}
+    assert found["peers"].keys() == {"ours", "ours_launch", "poll_1s"}
+    assert found["missing"].keys() == {"mirakuru", "wait_on"}
+    assert all(reason for reason in found["missing"].values())
+    assert not (tmp_path / "none").exists()
+    naive, launched = found["peers"]["poll_1s"], found["peers"]["ours_launch"]
+    assert {death["never"] for death in naive["death"].values()} == {1}
+    assert {how: death["named"] for how, death in launched["death"].items()} == dict.fromkeys(
+        RESULTS["death"], True
+    )
+
+
+@pytest.mark.parametrize("name", [*RESULTS, "peers", "table"])
 def test_a_benchmark_explains_itself(name: str) -> None:
     assert f"python benchmarks/{name}.py" in run(name, "--help")
 
@@ -90,6 +113,33 @@ def test_the_table_is_written_between_the_markers(tmp_path: Path) -> None:
     assert readme.read_text() == (
         f"# Title\n<!-- benchmarks:begin -->\n{TABLE}\n<!-- benchmarks:end -->\nafter\n"
     )
+
+
+DEATH = {"never": 0, "told": {"median_ms": 14.2}, "raised": {"median_ms": 1353.0}, "named": True}
+NEVER = {"never": 1, "told": None, "raised": None, "named": False}
+WAYS = {"ours": ("ours", DEATH), "poll": ("a poll", NEVER)}
+PEERS = {
+    "results": {
+        "peers": {
+            name: {
+                "title": title,
+                "ready": {"median_ms": 25.4, "p95_ms": 44.0},
+                "death": dict.fromkeys(RESULTS["death"], death),
+            }
+            for name, (title, death) in WAYS.items()
+        },
+        "missing": {"wait_on": "there is no npm on this machine"},
+    },
+    "machine": MACHINE,
+}
+
+
+def test_each_way_to_wait_is_one_row_and_a_missing_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "peers.json").write_text(json.dumps(PEERS))
+    rows = run("table", "--results", str(tmp_path), "--only", "peers").splitlines()
+    assert f"| ours | 25 ms, 44 ms |{' 14 ms, ends 1.4 s |' * 5} 5 of 5 |" in rows
+    assert f"| a poll | 25 ms, 44 ms |{' never |' * 5} 0 of 5 |" in rows
+    assert f"| `wait_on` | not measured |{'  |' * 6}" in rows
 
 
 def test_a_quick_run_is_never_written_into_a_readme(tmp_path: Path) -> None:
