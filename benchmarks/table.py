@@ -3,9 +3,9 @@
     python benchmarks/table.py [--quick] [--results FOLDER] [--readme README.md] [--only NAME]...
 
 Each benchmark's JSON goes to ``FOLDER/NAME.json`` and is read from there when it is there already (remove a
-file to measure anew). The table is printed; with ``--readme`` it also replaces what stands between the two
-marker lines in that file. ``--quick`` runs are for seeing that it works: their figures mean nothing, and are
-never written into a README.
+file to measure anew). The table is printed, that of the peers below it; with ``--readme`` both also replace
+what stands between the two marker lines in that file. ``--quick`` runs are for seeing that it works: their
+figures mean nothing, and are never written into a README.
 """
 
 from __future__ import annotations
@@ -108,11 +108,15 @@ def phases(result: Json) -> Iterator[Row]:
     what = f"phases dated in {measured['recordings']} recorded starts"
     yield f"{what} (worst)", "1 s", f"{worst:.1f} s", "`ready` alone"
     offs = ", ".join(
-        f"`{phase}` {found['median_s']:.1f} s"
+        f"`{phase}` {found['median_s']:.1f} s{_missed(found)}"
         for phase, found in views["without_log"].items()
         if found["median_s"] is not None and phase != "ready"
     )
     yield f"{what}, without the log (median)", "1.5 s", offs, "`ready` alone"
+
+
+def _missed(found: Json) -> str:
+    return f" (not told in {found['missed']} of {found['due']})" if found["missed"] else ""
 
 
 ROWS: dict[str, Callable[[Json], Iterator[Row]]] = {
@@ -128,6 +132,7 @@ ROWS: dict[str, Callable[[Json], Iterator[Row]]] = {
 PEERS = "peers"
 """Has a table of its own."""
 
+LATER_MS = 50  # less is no news
 DEATHS = {
     "exit_1": "exits with 1",
     "exit_0": "exits with 0",
@@ -152,11 +157,12 @@ def peers(result: Json) -> str:
 
 
 def _told(death: Json) -> str:
-    """When the first word came; with ours, the exception may come later."""
+    """When the first word came; ours may end the wait later."""
     if death["told"] is None:
         return "never"
-    told, raised = (_duration(death[key]["median_ms"]) for key in ("told", "raised"))
-    return told if told == raised else f"{told}, ends {raised}"
+    told, raised = (death[key]["median_ms"] for key in ("told", "raised"))
+    later = f", ends {_duration(raised)}" if raised - told > LATER_MS else ""
+    return f"{_duration(told)}{later}"
 
 
 def _duration(ms: float) -> str:
