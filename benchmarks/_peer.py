@@ -185,7 +185,7 @@ def vllm_tests(asked: Asked) -> Wait:
 
 def vllm_sweep(asked: Asked) -> Wait:
     """``vllm bench sweep``'s `ServerProcess`: vllm/benchmarks/sweep/server.py as it is in the wheel."""
-    from vllm.benchmarks.sweep.server import ServerProcess  # type: ignore[import-not-found]
+    from vllm.benchmarks.sweep.server import ServerProcess
 
     server = ServerProcess(asked.command, [], show_stdout=False)
 
@@ -203,9 +203,9 @@ def vllm_bench(asked: Asked) -> Wait:
     """
     import asyncio
 
-    import aiohttp  # type: ignore[import-not-found]
-    from vllm.benchmarks.lib import endpoint_request_func as requesting  # type: ignore[import-not-found]
-    from vllm.benchmarks.lib.ready_checker import wait_for_endpoint  # type: ignore[import-not-found]
+    import aiohttp
+    from vllm.benchmarks.lib import endpoint_request_func as requesting
+    from vllm.benchmarks.lib.ready_checker import wait_for_endpoint
 
     question = requesting.RequestFuncInput(
         prompt="a", api_url=f"{asked.url}/v1/completions", prompt_len=1, output_len=1, model="m"
@@ -228,7 +228,7 @@ def vllm_bench(asked: Asked) -> Wait:
 
 def mirakuru(asked: Asked) -> Wait:
     """`HTTPExecutor`, with GET: it asks with HEAD, to which vLLM says 405 for ever."""
-    from mirakuru import HTTPExecutor  # type: ignore[import-not-found]
+    from mirakuru import HTTPExecutor
 
     def wait() -> None:
         with asked.log.open("wb") as output:
@@ -271,7 +271,7 @@ class Container:
 
 def testcontainers_http(asked: Asked) -> Wait:
     """`HttpWaitStrategy` on a process, by an adapter."""
-    from testcontainers.core.wait_strategies import HttpWaitStrategy  # type: ignore[import-not-found]
+    from testcontainers.core.wait_strategies import HttpWaitStrategy
 
     strategy = HttpWaitStrategy(asked.port, "/health").with_startup_timeout(int(asked.give_up))
     return lambda: strategy.wait_until_ready(Container(asked))
@@ -279,7 +279,7 @@ def testcontainers_http(asked: Asked) -> Wait:
 
 def testcontainers_log(asked: Asked) -> Wait:
     """`LogMessageWaitStrategy` on a process, by an adapter."""
-    from testcontainers.core.wait_strategies import LogMessageWaitStrategy  # type: ignore[import-not-found]
+    from testcontainers.core.wait_strategies import LogMessageWaitStrategy
 
     strategy = LogMessageWaitStrategy(LISTENS).with_startup_timeout(int(asked.give_up))
     return lambda: strategy.wait_until_ready(Container(asked))
@@ -287,11 +287,11 @@ def testcontainers_log(asked: Asked) -> Wait:
 
 def pytest_xprocess(asked: Asked) -> Wait:
     """`XProcess.ensure` with a pattern, without a test session around it."""
-    import py  # type: ignore[import-not-found]
-    from xprocess import ProcessStarter  # type: ignore[import-not-found]
-    from xprocess.xprocess import XProcess  # type: ignore[import-not-found]
+    import py
+    from xprocess import ProcessStarter
+    from xprocess.xprocess import XProcess
 
-    class Starter(ProcessStarter):  # type: ignore[misc]
+    class Starter(ProcessStarter):
         pattern = LISTENS
         timeout = asked.give_up
         args = asked.command

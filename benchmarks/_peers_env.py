@@ -123,7 +123,7 @@ class Environment:
         for package in peer.packages:
             self._have(
                 self.folder / "have" / package,
-                lambda package=package: _run(  # type: ignore[misc]
+                lambda package=package: _run(
                     [str(self._venv()), "-m", "pip", "install", "-q", "--disable-pip-version-check", package]
                 ),
             )

@@ -72,11 +72,11 @@ def recordings(folder: Path) -> Iterator[Recording]:
     if expected.exists():
         for name, right in json.loads(expected.read_text("utf-8")).items():
             rows = (folder / f"{name}.jsonl").read_text("utf-8").splitlines()
-            yield from _with_phases(name, right, lambda probes, rows=rows: _converted(rows, probes))  # type: ignore[misc]
+            yield from _with_phases(name, right, lambda probes, rows=rows: _converted(rows, probes))
         return
     for path in sorted(folder.glob("*.jsonl")):
         raw = _converter().read(path)
-        yield from _with_phases(path.stem, raw.head, lambda probes, raw=raw: _raw(raw, probes))  # type: ignore[misc]
+        yield from _with_phases(path.stem, raw.head, lambda probes, raw=raw: _raw(raw, probes))
 
 
 def _with_phases(name: str, right: Json, replay: Replay) -> Iterator[Recording]:
