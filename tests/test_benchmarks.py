@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,11 +42,25 @@ def run(name: str, *arguments: str) -> str:
     return ran.stdout
 
 
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Any]]:
+    """What each prints; all run at once, since they mostly wait, and quick figures mean nothing."""
+    ways = [argument for way in ("poll_1s", "mirakuru", "wait_on") for argument in ("--only", way)]
+    none = tmp_path_factory.mktemp("peers") / "none"
+    more = {"peers": ("--no-install", "--peers-dir", str(none), *ways)}
+    with ThreadPoolExecutor(len(RESULTS) + 1) as pool:
+        running = {name: pool.submit(run, name, "--quick", *more.get(name, ())) for name in (*RESULTS, *more)}
+        yield lambda name: json.loads(running[name].result())
+    assert not none.exists()
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in servers name their processes in /proc")
 @pytest.mark.parametrize("name", RESULTS)
-def test_a_benchmark_prints_one_object_with_the_documented_keys(name: str) -> None:
-    printed = json.loads(run(name, "--quick"))
+def test_a_benchmark_prints_one_object_with_the_documented_keys(
+    name: str, quick: Callable[[str], Any]
+) -> None:
+    printed = quick(name)
     assert printed.keys() == KEYS
     assert printed["results"].keys() == RESULTS[name]
     assert printed["arguments"]["seed"] == 1
@@ -54,18 +71,16 @@ def test_a_benchmark_prints_one_object_with_the_documented_keys(name: str) -> No
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the stand-in servers name their processes in /proc")
-def test_the_peers_that_need_no_installation_are_measured_and_the_others_named(tmp_path: Path) -> None:
-    only = [argument for way in ("poll_1s", "mirakuru", "wait_on") for argument in ("--only", way)]
-    printed = json.loads(
-        run("peers", "--quick", "--no-install", "--peers-dir", str(tmp_path / "none"), *only)
-    )
+def test_the_peers_that_need_no_installation_are_measured_and_the_others_named(
+    quick: Callable[[str], Any],
+) -> None:
+    printed = quick("peers")
     assert printed.keys() == KEYS
     found = printed["results"]
     assert found.keys() == {"peers", "missing", "ahead_of_ours"}
     assert found["peers"].keys() == {"ours", "ours_launch", "poll_1s"}
     assert found["missing"].keys() == {"mirakuru", "wait_on"}
     assert all(reason for reason in found["missing"].values())
-    assert not (tmp_path / "none").exists()
     naive, launched = found["peers"]["poll_1s"], found["peers"]["ours_launch"]
     assert {death["never"] for death in naive["death"].values()} == {1}
     assert {how: death["named"] for how, death in launched["death"].items()} == dict.fromkeys(
