@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import threading
@@ -512,6 +513,31 @@ async def test_cancelling_the_exit_itself_still_closes_the_probes() -> None:
     await asyncio.sleep(0.05)
     assert tasks_of_ours() == []
     assert [probe.closed for probe in probes_] == [1, 1]
+
+
+async def test_an_exit_that_is_cancelled_again_and_again_is_complete_when_it_returns(tmp_path: Path) -> None:
+    """As anyio cancels, whose scopes do so in every turn of the loop."""
+
+    class Slow(Own):
+        async def aclose(self) -> None:
+            await asyncio.sleep(0.03)
+            await super().aclose()
+
+    probe, recording = Slow("slow"), tmp_path / "start.jsonl"
+
+    async def watching() -> None:
+        async with Startup([probe], record=recording, clock=FakeClock(autojump=False)) as startup:
+            await startup.wait_until_ready()
+
+    task = asyncio.create_task(watching())
+    await asyncio.sleep(0.01)
+    while not task.done():
+        task.cancel()
+        await asyncio.sleep(0)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (tasks_of_ours(), probe.closed) == ([], 1)
+    assert json.loads(recording.read_text(encoding="utf-8").splitlines()[-1])["end"]
 
 
 async def test_a_probe_that_fails_to_close_does_not_hide_the_others() -> None:

@@ -166,11 +166,15 @@ class Startup:
     ) -> None:
         """Stop watching. The server is left alone."""
         stopping = _task(self._stop(), "stop")
-        try:
-            await asyncio.shield(stopping)
-        except asyncio.CancelledError:
-            await asyncio.wait([stopping])  # bounded, and what is open must be closed
-            raise
+        cancelled: asyncio.CancelledError | None = None
+        while not stopping.done():  # bounded, and what is open must be closed
+            try:
+                await asyncio.wait([stopping])
+            except asyncio.CancelledError as again:  # anyio's comes again each turn of the loop
+                cancelled = again
+        if cancelled is not None:
+            raise cancelled
+        stopping.result()
 
     async def _stop(self) -> None:
         self._left_at = self._clock.now()
