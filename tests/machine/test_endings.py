@@ -381,6 +381,26 @@ def test_a_worker_that_the_kernel_killed_for_memory(signal: int | None, confiden
     assert "8.0 GiB" in found.message
 
 
+@pytest.mark.parametrize(
+    ("pid", "name"), [(10, "vllm"), (30, "VLLM::Worker_TP0")], ids=["the main process", "a worker"]
+)
+@pytest.mark.parametrize("speaks", [False, True], ids=["no log", "a log that has ended"])
+def test_a_kill_waits_for_the_count_of_kills_for_memory_where_no_log_is_waited_for(
+    pid: int, name: str, *, speaks: bool
+) -> None:
+    rows: list[Seen] = [*START] if speaks else [(0, found()), (0, tree(server(), core()))]
+    rows += [(2, MemoryEvents(oom_kills=3, limit_bytes=8 << 30))]
+    if speaks:
+        rows += [(8.9, LogEnded())]
+    rows += [(9, died(pid, name, signal=9))]
+    counted = (9.005, MemoryEvents(oom_kills=4, limit_bytes=8 << 30))
+    run = watch([*rows, counted], until_s=60)
+    assert (cause(run).kind, cause(run).confidence) == ("host_out_of_memory", "certain")
+    quiet = watch(rows, until_s=60)
+    assert cause(quiet).kind == "process_killed"
+    assert found_at(quiet)[0] <= 9.05
+
+
 def test_a_kill_long_before_or_a_crash_is_not_for_memory() -> None:
     early = (2, MemoryEvents(oom_kills=3)), (3, MemoryEvents(oom_kills=4))
     rows: list[Seen] = [*START, *early, (9, died(30, "VLLM::Worker_TP0", signal=9))]

@@ -270,7 +270,7 @@ class Bringup:
         if role_of(known.name) is None and not reading.root:
             known.name = reading.name
         known.exit = reading
-        self.attempt.ending.exited(at, reading)
+        self.attempt.ending.exited(at, reading, counted=self._oom_kills is not None)
 
     def _not_restarted(self, at: float, _probe: str, reading: r.NotRestarted) -> None:
         self.given_up = True

@@ -29,6 +29,7 @@ FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long af
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
 _OPENING_S = 0.5
 _STARVED_WITHIN_S = 2.0  # the counter is looked at several times a second, a death is told at once
+_COUNT_S = 0.03  # a death wakes the probe of the counter, which the kernel raises before it kills
 _MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
@@ -49,12 +50,15 @@ class Ending:
         self.alive: set[int] = set()
         self._children: list[tuple[float, ProcessExited]] = []
         self._starved: tuple[float, int | None] | None = None
+        self._count_due = float("-inf")
         self._told = told
         self._source = source
 
-    def exited(self, at: float, reading: ProcessExited) -> None:
-        """Note a death."""
+    def exited(self, at: float, reading: ProcessExited, *, counted: bool) -> None:
+        """Note a death; ``counted`` where the kernel's count of kills for memory is watched."""
         self.alive.discard(reading.pid)
+        if counted and _may_be_for_memory(reading):
+            self._count_due = at + _COUNT_S
         if reading.root and self.root is None:
             self.root, self.root_at = reading, at
         elif not reading.root and self.root is None and _matters(reading):  # else it is what followed
@@ -67,7 +71,7 @@ class Ending:
     def take_deaths(self, other: Ending) -> None:
         """Take over what was seen of processes that turned out to be this attempt's."""
         self.root, self.root_at, self.alive = other.root, other.root_at, other.alive
-        self._children = other._children
+        self._children, self._count_due = other._children, other._count_due
         other.root = other.root_at = None
         other.alive, other._children = set(), []
 
@@ -75,6 +79,12 @@ class Ending:
 
     @property
     def drained_at(self) -> float | None:
+        """When all is known that there is to know after the main process's death."""
+        silent_at = self._silent_at
+        return None if silent_at is None else max(silent_at, self._count_due)
+
+    @property
+    def _silent_at(self) -> float | None:
         """When the log will have said all that it has to say after the main process's death."""
         source = self._source
         if self.root_at is None:
@@ -95,7 +105,8 @@ class Ending:
         if not self._children or self.cause is not None:
             return None
         speaks = self._source.opened and not self._source.ended
-        return self._children[0][0] + (_CHILD_DRAIN_S if speaks else 0.0)
+        silent_at = self._children[0][0] + (_CHILD_DRAIN_S if speaks else 0.0)
+        return max(silent_at, self._count_due)
 
     @property
     def aftermath_due(self) -> float | None:
@@ -187,7 +198,7 @@ class Ending:
         )
         if self._starved is None or at is None or abs(self._starved[0] - at) > _STARVED_WITHIN_S:
             return False
-        return reading.signal == SIGKILL or (reading.signal is None and reading.code is None)
+        return _may_be_for_memory(reading)
 
     def _first_violent(self) -> tuple[float, ProcessExited] | None:
         return next(((at, child) for at, child in self._children if child.signal), None)
@@ -196,6 +207,10 @@ class Ending:
 def _weight(cause: Cause) -> tuple[int, bool]:
     """How much a cause says: of equal confidence, one that a rule knows says more."""
     return ("unknown", "likely", "certain").index(cause.confidence), not isinstance(cause, UnclassifiedError)
+
+
+def _may_be_for_memory(reading: ProcessExited) -> bool:
+    return reading.signal == SIGKILL or (reading.signal is None and reading.code is None)
 
 
 def _matters(child: ProcessExited) -> bool:
