@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from scene import (
+    ARCHITECTURE,
     BANNER,
     INIT,
     LOAD,
@@ -22,10 +23,13 @@ from scene import (
     found,
     log,
     opened,
+    proc,
+    rank,
     server,
     stamped,
     tree,
     watch,
+    worker,
 )
 
 from vllm_startup._events import AttemptEnded, AttemptStarted
@@ -411,4 +415,91 @@ def test_the_watched_servers_own_failure_is_found_in_a_shared_log() -> None:
 def test_a_new_process_after_the_death_of_ours_is_no_stranger() -> None:
     run = shared((3, died(20, "VLLM::EngineCore")), (3.1, died()), (3.2, log(api(BANNER, pid=500))))
     assert len(run.report.attempts) == 2
+    assert run.report.warnings == ()
+
+
+# Another server, process 500 with the engine 600, that starts at the same time into the same log.
+THEIRS = [api(BANNER, pid=500), api(ARCHITECTURE, pid=500)]
+THEIR_END = [*failing(OOM, pid=600), *(api(line, pid=500) for line in aftermath())]
+OURS = [api(BANNER, pid=10), engine(INIT, pid=20)]
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        pytest.param([(0, found(10)), (1, log(*THEIRS)), (2, log(*OURS))], id="theirs first, live"),
+        pytest.param(
+            [(0, log(*OURS, *THEIRS, history=True)), (0.1, LogCaughtUp()), (0.2, found(10))],
+            id="ours first, before the process is found",
+        ),
+        pytest.param(
+            [
+                (0, log(*OURS, *THEIRS, history=True)),
+                (0.1, LogCaughtUp()),
+                (0.2, log(api(BANNER, pid=800))),
+                (1, found(10)),
+            ],
+            id="ours first, and one more before the process is found",
+        ),
+        pytest.param(
+            [(0, log(*THEIRS, *OURS, history=True)), (0.1, LogCaughtUp()), (0.2, found(10))],
+            id="theirs first, before the process is found",
+        ),
+        pytest.param(
+            [(0, found(10)), (0.1, log(*THEIRS, *OURS, history=True)), (0.2, LogCaughtUp())],
+            id="theirs first, after the process is found",
+        ),
+    ],
+)
+@pytest.mark.parametrize("between", [0, 2], ids=["two servers", "four servers"])
+def test_servers_that_start_together_into_one_log_are_told_apart(order: list[Seen], between: int) -> None:
+    more = [(0, log(*(api(BANNER, pid=700 + n) for n in range(between)), history=True))] if between else []
+    members = tree(server(), core(20))
+    rows: list[Seen] = [(0, opened()), *more, *order, (3, members), (4, log(api(ARCHITECTURE, pid=500)))]
+    rows += [(5, log(*THEIR_END)), (6, log(engine(LOAD, pid=20)))]
+    run = watch([*rows, (40, answered())], until_s=60)
+    assert run.report.outcome == "ready"
+    assert [warning.code for warning in run.report.warnings] == ["log_shared"] * len(run.report.warnings)
+    assert "loading_weights" in run.phases
+    own = watch([*rows, (7, log(*failing("ValueError: ours", pid=20))), (8, died()), (8, tree())], until_s=60)
+    assert own.report.cause is not None
+    assert "ours" in own.report.cause.message
+
+
+def test_in_a_shared_log_words_without_a_process_end_no_wait_of_a_server_that_lives() -> None:
+    nobodys = log(engine(LOAD, pid=20), *aftermath())
+    run = shared((3, log(api(BANNER, pid=500))), (4, nobodys), (30, answered()))
+    assert run.report.outcome == "ready"
+    run = shared((3, log(api(BANNER, pid=500))), (4, nobodys), (4.1, died(20, "VLLM::EngineCore", code=1)))
+    assert run.told("cause_found")
+
+
+def test_who_speaks_for_a_while_and_is_not_in_the_tree_is_a_stranger() -> None:
+    """Another server's engine may be the first to speak after ours began."""
+    theirs = engine(INIT, pid=600)
+    failure = log(*failing(OOM, pid=600), *aftermath())
+    run = shared((3, log(theirs)), *[(n, tree(server(), core(20))) for n in range(4, 8)], (8, failure))
+    assert run.report.outcome == "unfinished"
+    assert [warning.code for warning in run.report.warnings] == ["log_shared"]
+    young = shared((3, log(worker(LOAD, pid=30))), (3.5, tree(server(), core(20), rank(pid=30))))
+    late = tree(server(), core(20), rank(pid=30))
+    assert young.report.warnings == shared((8, late)).report.warnings == ()
+
+
+def test_a_server_that_its_wrapper_starts_again_is_a_new_attempt_of_the_same_process() -> None:
+    first, second = proc(11, "vllm"), proc(12, "vllm")
+    run = watch(
+        [
+            (0, opened()),
+            (0, found(10)),
+            (1, tree(server(), first)),
+            (2, log(api(BANNER, pid=11))),
+            (3, died(11, "VLLM::APIServer", code=1)),
+            (4, tree(server(), second)),
+            (5, log(api(BANNER, pid=12))),
+            (9, answered()),
+        ],
+        until_s=20,
+    )
+    assert [attempt.outcome for attempt in run.report.attempts] == ["failed", "ready"]
     assert run.report.warnings == ()

@@ -34,6 +34,7 @@ _START, _ADVANCE = Means.START, Means.ADVANCE
 _OF_THE_SERVER = (Means.START, Means.SERVED, Means.SERVER_STARTING)
 _NO_STEPS = (Means.FACT, Means.HEARTBEAT, Means.SHUTDOWN, Means.EXIT)
 _SETTLING_S = 2.0  # until then a process may be found that what the log held is older than
+_UNSEEN_S = 2.5  # the tree is looked at every second
 _PROGRESS_EVERY_S = 0.2  # a bar that redraws a thousand times a second is no news each time
 
 
@@ -84,9 +85,9 @@ class Attempt:
         self.processes: dict[int, Process] = {}
         self.names: dict[int, str] = {}
         """Engines and workers as the log names them, by their pids there."""
-        self.strangers: set[int] = set()
-        """Main processes of other servers that write into the same log."""
         self._strange = False
+        self._unseen: dict[int, float] = {}
+        """Who has spoken, since when, and was not seen in the tree."""
         self.ending = Ending(self.told, source)
         self._source = source
         self.result: Result | None = None
@@ -256,20 +257,66 @@ class Attempt:
             or pid in self.told.banners.values()
         )
 
-    def is_strangers(self, line: Line, *, starts: bool) -> bool:
+    def is_strangers(self, line: Line, at: float, *, starts: bool, history: bool) -> bool:
         """Whether another server wrote the line, beside the watched one, which lives: they share a log.
 
         That can be told where the log and the probes use the same pids. A line without one is taken for
         the same server's as the line before it.
         """
-        own, pid, told = self.pid, line.pid, self.told
-        if own is None or told.over or self.ending.root is not None or own not in told.banners.values():
+        pid = line.pid
+        if not self.speaks or self.told.over:
             return False
-        if starts and pid is not None and line.process in told.banners and pid not in self.ending.alive:
-            self.strangers.add(pid)
-        if self.strangers and pid is not None:
-            self._strange = pid in self.strangers or not (pid in self.ending.alive or self.knows(pid))
+        if starts and pid is not None and line.process in self.told.banners and pid not in self.ending.alive:
+            self.told.strangers.add(pid)
+        if pid is not None and not history and not self.owns(pid):
+            self._unseen.setdefault(pid, at)
+        if self.told.strangers and pid is not None:
+            self._strange = not self.owns(pid)
         return self._strange
+
+    def looked(self, at: float) -> None:
+        """Note that the tree was looked at: who has spoken for a while and is not in it is a stranger."""
+        for pid, since in list(self._unseen.items()):
+            if self.owns(pid):
+                del self._unseen[pid]
+            elif at - since > _UNSEEN_S:
+                self.told.strangers.add(pid)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether the watched server, which lives, has begun to write here, with the pids that probes see."""
+        return self.ending.root is None and not self.ending.alive.isdisjoint(self.mains)
+
+    def owns(self, pid: int) -> bool:
+        """Whether the probes have seen it in the watched server's tree."""
+        return pid in self.ending.alive or pid in self.processes
+
+    def strangers_before(self, pid: int | None) -> set[int]:
+        """Main processes of other servers that have spoken here, where the watched one's begins: ``pid``."""
+        if pid not in self.ending.alive or self.ending.root is not None:
+            return set()
+        return set() if any(map(self.owns, self.mains)) else self.mains | self.told.strangers
+
+    def meet(self, earlier: Attempt) -> None:
+        """Note that the server of an attempt before goes on to write, beside the watched one."""
+        told = earlier.told
+        dead = told.over or told.exit is not None or told.diagnosis.fatal or earlier.ending.root is not None
+        if self.speaks and not dead:
+            self.told.strangers |= earlier.mains
+
+    def go_on(self, earlier: Attempt) -> None:
+        """Be the same server's as an attempt before, which ended where another server's lines began."""
+        self.facts, self.engines, self.names = earlier.facts, earlier.engines, earlier.names
+        self.told.banners |= {name: pid for name, pid in earlier.told.banners.items() if pid is not None}
+        self.told.announced |= earlier.told.announced
+        if earlier.course.spans:
+            span = earlier.course.spans[-1]
+            self.advance(span.phase, span.started_at, span.because[0])
+
+    @property
+    def mains(self) -> set[int]:
+        """The main processes that have begun here, as far as the log tells their pids."""
+        return {pid for pid in self.told.banners.values() if pid is not None}
 
     def hear_late(self, line: Line, at: float) -> None:
         """Take a line that is read after this attempt's end: it may say why it ended."""

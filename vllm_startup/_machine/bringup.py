@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar
 
 import attrs
@@ -97,21 +98,23 @@ class Bringup:
 
     # --- attempts ------------------------------------------------------------------------
 
-    def _begin(self, at: float, previous: Attempt | None) -> Attempt:
+    def _begin(self, at: float, previous: Attempt | None, strangers: AbstractSet[int]) -> Attempt:
         number = previous.number + 1 if previous else 1
         self.given_up = False
         attempt = Attempt(
             number, at, self._emit, self.source, until=self.terms.until, stable_for=self.terms.stable_for
         )
+        attempt.told.strangers |= strangers
         if previous:
             self._leave(previous, attempt, at)
         self._emit(AttemptStarted(at=at, elapsed_s=0.0, attempt=attempt.number, pid=attempt.pid))
         return attempt
 
     def _leave(self, old: Attempt, new: Attempt, at: float) -> None:
-        """Close the attempt before; what is seen live goes on with the new one while in history."""
+        """Close the attempt before; what is seen live goes on with the new one where that one was not its."""
         if self._in_history:
             self._held.clear()
+        if self._in_history or new.told.strangers:
             new.take_sight(old)
         self.close(old, at, *self._judged(old))
 
@@ -161,7 +164,7 @@ class Bringup:
             self.attempt.signs.spoke_at = at  # more may follow: nothing weak is taken before it has
             return
         spoke = self.chronicle.hear(reading.lines, lambda _: at, history=False)
-        for pid in self.attempt.strangers:
+        for pid in self.attempt.told.strangers:
             self.warn(
                 at, "log_shared", f"another server, process {pid}, writes into the same log: it is left out"
             )
@@ -188,7 +191,16 @@ class Bringup:
         """
         attempt, bound = self.attempt, self._bound
         told = attempt.told
-        if bound is None or not self.source.caught_up or not told.holds_history or told.live:
+        if bound is None or not self.source.caught_up:
+            return
+        if (own := self._overtaken(attempt)) is not None:
+            later = self.chronicle.attempts[self.chronicle.attempts.index(own) + 1 :]
+            self._in_history = True
+            self.chronicle.begin(attempt.began_at, strangers=set().union(*(each.mains for each in later)))
+            self._leave_history()
+            self.attempt.go_on(own)
+            return
+        if not told.holds_history or told.live:
             return
         told.diagnosis.finish()
         failed = told.over or told.verdict(ended=True) is not None
@@ -202,6 +214,17 @@ class Bringup:
         elif failed:
             text = "the log already holds a failure of this process, which lives"
             self.warn(at, "failure_in_history", text)
+
+    def _overtaken(self, attempt: Attempt) -> Attempt | None:
+        """The live process's own attempt, where other servers that share its log have begun since."""
+        if attempt.pid is None or any(map(attempt.owns, attempt.mains)):
+            return None
+        earlier = reversed(self.chronicle.attempts[:-1])
+        own = next((each for each in earlier if any(map(attempt.owns, each.mains))), None)
+        if own is None or own.told.over:
+            return None
+        began_at = own.told.stamped_from
+        return own if began_at is None or began_at >= attempt.began_at - _TRUNCATED_S else None
 
     @staticmethod
     def _is_anothers(attempt: Attempt, bound: r.ProcessFound) -> bool:
@@ -257,6 +280,7 @@ class Bringup:
                 attempt.processes.setdefault(
                     sample.pid, Process(pid=sample.pid, name=sample.name)
                 ).name = sample.name
+        attempt.looked(at)
         attempt.signs.tree(at, probe, reading)
         for pid in attempt.activity.suspended.keys() - known_stopped:
             name = attempt.activity.suspended[pid]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 
 from vllm_startup._diagnosis.diagnosis import Clue, Diagnosis
@@ -20,7 +21,7 @@ from vllm_startup._machine.signals import signal_number
 from vllm_startup._machine.told import Told
 from vllm_startup._rules import Rule
 
-Begin = Callable[[float, Attempt | None], Attempt]
+Begin = Callable[[float, Attempt | None, AbstractSet[int]], Attempt]
 Timed = Callable[[Line], float]
 
 _Telling = Marker | Clue | None
@@ -30,6 +31,7 @@ _Telling = Marker | Clue | None
 _START, _HEARTBEAT, _EXIT = Means.START, Means.HEARTBEAT, Means.EXIT
 
 _LOOSE_LINES = 500  # a traceback of a start that died before its banner
+_BESIDE = 10  # servers that may write into one log at the same time, one a GPU and some
 # In this order systemd tells of one start. It says "Started" when a unit of Type=notify is ready.
 _YOUNG_S = 1.0  # and a little after the process's first lines, if these were quick
 _ANNOUNCED = {"systemd_starting": 1, "systemd_started": 2}
@@ -55,10 +57,16 @@ class Chronicle:
         """The newest attempt."""
         return self.attempts[-1]
 
-    def begin(self, at: float) -> Attempt:
-        """Begin a new attempt."""
+    def begin(self, at: float, *, strangers: AbstractSet[int] = frozenset()) -> Attempt:
+        """Begin a new attempt.
+
+        Args:
+            at: When.
+            strangers: The main processes of other servers to whom the attempt before belongs, although
+                the watched process was taken for it: that one goes on with the new one.
+        """
         self._loose.clear()
-        self.attempts.append(self._begin(at, self.attempts[-1] if self.attempts else None))
+        self.attempts.append(self._begin(at, self.attempts[-1] if self.attempts else None, strangers))
         return self.current
 
     def hear(self, lines: Iterable[str], timed: Timed, *, history: bool) -> bool:
@@ -113,13 +121,14 @@ class Chronicle:
     ) -> None:
         attempt = self.attempts[-1]
         starts = _any_means(sightings, _START)
-        if attempt.is_strangers(line, starts=starts):
+        if attempt.is_strangers(line, at, starts=starts, history=history):
             return
-        if not starts and self._is_of_the_dead(line):
-            self.attempts[-2].hear_late(line, at)
+        if not starts and (earlier := self._earlier_of(line)) is not None:
+            attempt.meet(earlier)
+            earlier.hear_late(line, at)
             return
         if starts and self._starts_anew(attempt, line, sightings, at):
-            attempt = self._start_over(at)
+            attempt = self._start_over(at, strangers=attempt.strangers_before(line.pid))
         elif attempt.told.reaped and line.outer_pid in attempt.told.writers:
             pass  # the journal takes lines from the server and from systemd by two ways
         elif attempt.told.over and not _closing(sightings, line):
@@ -138,16 +147,17 @@ class Chronicle:
             self._found(rule, line, at)
         self._note_exit(attempt, line, sightings)
 
-    def _is_of_the_dead(self, line: Line) -> bool:
-        """Whether a process of the attempt before wrote the line: it can be read late."""
-        if line.pid is None or len(self.attempts) < 2:
-            return False
-        earlier, current = self.attempts[-2:]
-        if current.knows(line.pid) or not earlier.knows(line.pid):
-            return False
+    def _earlier_of(self, line: Line) -> Attempt | None:
+        """The attempt before of which a process wrote the line: it is read late, or its server lives on."""
+        current, pid = self.attempts[-1], line.pid
+        if pid is None or len(self.attempts) < 2 or current.knows(pid):
+            return None
+        earlier = next((each for each in self.attempts[-2:-_BESIDE:-1] if each.knows(pid)), None)
+        if earlier is None:
+            return None
         # A container's pids begin anew with each start of it.
         mains, before = current.told.banners.values(), earlier.told.banners.values()
-        return not any(pid is not None and pid in before for pid in mains)
+        return None if any(main is not None and main in before for main in mains) else earlier
 
     def _starts_anew(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...], at: float) -> bool:
         told = attempt.told
@@ -187,9 +197,9 @@ class Chronicle:
                     attempt.told.exit = how
                 attempt.told.diagnosis.finish()
 
-    def _start_over(self, at: float) -> Attempt:
+    def _start_over(self, at: float, *, strangers: AbstractSet[int] = frozenset()) -> Attempt:
         loose = tuple(self._loose)
-        attempt = self.begin(loose[0][1] if loose else at)
+        attempt = self.begin(loose[0][1] if loose else at, strangers=strangers)
         for line, loose_at in loose:
             attempt.hear(line, sight(line), loose_at)
         return attempt

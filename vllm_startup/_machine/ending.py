@@ -153,7 +153,7 @@ class Ending:
             return self._weigh(ended=True)
         if self.child_due is not None and now >= self.child_due:
             return self._weigh(ended=False)
-        if told.fatal_at is None:
+        if told.fatal_at is None or told.strangers:  # in a shared log the words may be another server's
             return None
         if now >= told.fatal_at + _CHILD_DRAIN_S:
             return self._weigh(ended=True)

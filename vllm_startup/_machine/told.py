@@ -54,6 +54,8 @@ class Told:
         """Whether it was systemd that said so: a journal's lines may be older than they stand there."""
         self.writers: set[int] = set()
         """Processes that wrote lines, by the journal's prefix."""
+        self.strangers: set[int] = set()
+        """Processes of other servers that write into the same log."""
         self.exit: tuple[int | None, int | None] | None = None
         self.served_at: float | None = None
         self.heartbeat: tuple[str, float] | None = None
