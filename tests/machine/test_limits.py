@@ -13,6 +13,7 @@ from scene import (
     INIT,
     LOAD,
     MIB,
+    SERVED,
     Run,
     Seen,
     answered,
@@ -26,6 +27,7 @@ from scene import (
     observed,
     proc,
     rank,
+    refused,
     server,
     tree,
     watch,
@@ -337,6 +339,32 @@ def test_a_suspended_process_is_told_once_until_it_runs_again() -> None:
     rows: list[Seen] = [*QUIET, (1, stopped), (2, stopped), (3, tree(server(), core())), (4, stopped)]
     run = watch(rows, until_s=10)
     assert [w.at for w in run.told("warning")] in ([1], [1, 4])
+
+
+def test_an_engine_that_a_debugger_holds_is_the_suspect() -> None:
+    rows: list[Seen] = [*QUIET, (1, tree(server(), core(status="tracing-stop"))), (2, log(worker(DIST)))]
+    run = watch(rows, timeouts=Timeouts(stall=60), until_s=100)
+    assert fields(run)["suspect"] == "process VLLM::EngineCore (pid 20) is held by a debugger"
+
+
+def test_a_server_that_is_up_by_its_log_and_listens_nowhere_is_told_and_the_suspect() -> None:
+    rows: list[Seen] = [*QUIET, (1, refused()), (20, log(api(BANNER), SERVED)), (20.1, refused())]
+    assert watch(rows).report.warnings == ()
+    run = watch([*rows, (30, refused())], timeouts=Timeouts(stall=60), until_s=100)
+    assert [warning.code for warning in run.report.warnings] == ["not_listening"]
+    assert "nothing listens at its address" in fields(run)["suspect"]
+    later = watch([*rows, (22, listening()), (22, answered()), (40, refused())], stable_for=60)
+    assert later.report.warnings == ()
+
+
+def test_a_server_that_flaps_is_unhealthy_whatever_it_answered_last() -> None:
+    flaps: list[Seen] = [(t, answered(200 if t % 2 else 503)) for t in range(30, 41)]
+    rows: list[Seen] = [*QUIET, (30, listening()), *flaps]
+    for last in (answered(200), answered(503)):
+        run = watch([*rows, (41, last)], stable_for=20, timeouts=Timeouts(42), until_s=50)
+        assert run.report.cause is not None
+        assert (run.report.cause.kind, fields(run)) == ("unhealthy", {"status": 503})
+        assert "failed again before it was stable" in run.report.cause.message
 
 
 def test_a_pending_placement_group_is_the_suspect() -> None:

@@ -44,6 +44,7 @@ class Activity:
         self.read_bytes = 0
         self.read_rate = 0.0
         self.suspended: dict[int, str] = {}
+        self.traced: dict[int, str] = {}
         self.watched_since = began_at
         self._pauses: list[tuple[float, float]] = []
         self._cpu: deque[tuple[float, float]] = deque()
@@ -115,6 +116,7 @@ class Activity:
             self._read_anchor = sum(p.read_bytes or 0 for p in reading.processes)
             self._read_anchor_at = at
         self.suspended = {p.pid: p.name for p in reading.processes if p.status == "stopped"}
+        self.traced = {p.pid: p.name for p in reading.processes if p.status == "tracing-stop"}
         self._before, self._looked_at = current, at
 
     def _note_new(self, at: float, current: dict[tuple[int, float], ProcessSample]) -> None:

@@ -356,6 +356,12 @@ class Attempt:
         due = self.held_due
         return due is not None and due <= at
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the log says that the server is up, and its address refuses to connect."""
+        up = self.told.served_at is not None and not self.told.over
+        return up and self.signs.refused and self.signs.listening_since is None and self.readiness.unanswered
+
     def elapsed(self, at: float) -> float:
         """Seconds since this attempt began."""
         return round(at - self.began_at, 6)

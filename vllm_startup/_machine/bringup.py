@@ -26,6 +26,7 @@ from vllm_startup._machine.chronicle import Chronicle
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
 from vllm_startup._machine.history import HistoryClock
+from vllm_startup._machine.readiness import NOT_HERE
 from vllm_startup._machine.terms import Terms
 from vllm_startup._machine.told import Source
 from vllm_startup._phases import Phase
@@ -35,6 +36,7 @@ from vllm_startup._text import described
 from vllm_startup.causes import Cause
 
 _TRUNCATED_S = 1.0  # vLLM stamps whole seconds
+_LISTENS_S = 3.0  # uvicorn listens within milliseconds after it said that it is up
 _STALE_S = 2.0  # a log whose last line is older than the process by more is another process's
 
 
@@ -333,6 +335,8 @@ class Bringup:
         attempt.signs.connection(at, probe, reading)
         if reading.state != "listening":
             attempt.readiness.lost()
+            if attempt.is_elsewhere and at - (attempt.told.served_at or at) > _LISTENS_S:
+                self.warn(at, "not_listening", NOT_HERE)
         elif reading.owner == "foreign":
             self._foreign(at, reading.owner_pid)
         elif reading.owner == "tree":

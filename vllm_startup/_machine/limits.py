@@ -9,6 +9,7 @@ import attrs
 from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._events import Outcome
 from vllm_startup._machine.attempt import Attempt
+from vllm_startup._machine.readiness import NOT_HERE
 from vllm_startup._phases import Phase
 from vllm_startup._timeouts import Timeouts
 from vllm_startup.causes import Cause, Evidence, ForeignServer, PhaseTimedOut, Stalled, TimedOut, Unhealthy
@@ -87,7 +88,8 @@ def limit_cause(
 
 def _serving_cause(attempt: Attempt) -> Cause | None:
     """A server that answers, but is another one, or answers that it is not well."""
-    readiness, answer = attempt.readiness, attempt.readiness.last
+    readiness = attempt.readiness
+    answer = readiness.miss if readiness.missed else readiness.last
     if readiness.foreign:
         owner = f"process {readiness.foreign_pid}" if readiness.foreign_pid is not None else "a process"
         text = f"the port belongs to {owner} that is not of the watched server"
@@ -110,8 +112,13 @@ def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
     if attempt.activity.suspended:
         pid, name = next(iter(attempt.activity.suspended.items()))
         return f"process {name} (pid {pid}) is suspended by a signal"
+    if attempt.activity.traced:
+        pid, name = next(iter(attempt.activity.traced.items()))
+        return f"process {name} (pid {pid}) is held by a debugger"
     if attempt.readiness.unanswered and attempt.signs.listening_since is not None:
         return "the port listens, and nothing has answered yet"
+    if attempt.is_elsewhere:
+        return NOT_HERE
     heartbeat = attempt.told.heartbeat
     if heartbeat and heartbeat[0].startswith("placement_group"):
         return "Ray's placement group is pending"

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from vllm_startup._readings import TIERS, Answer, Tier
 
+NOT_HERE = (
+    "the log says that the server is up, but nothing listens at its address: it has another host or port,"
+    " or is in another network namespace"
+)
+
 
 class Readiness:
     """Folds answers of one attempt: which tiers were met when, and whether the last one held."""
@@ -15,6 +20,7 @@ class Readiness:
         self.held_since: float | None = None
         self.confirmed_at: float | None = None
         self.missed = False  # the chosen tier was met, and then it was not
+        self.miss: Answer | None = None  # the last answer that told so
         self.last: Answer | None = None
         self.foreign = False
         self.foreign_pid: int | None = None
@@ -39,6 +45,8 @@ class Readiness:
             return False
         if not answer.ok:
             self._miss(answer.tier)
+            if self.missed:
+                self.miss = answer
             return False
         if self._asks(answer.tier):
             self.confirmed_at = at
