@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import pytest
 
-from vllm_startup import Rule, Startup, StartupError, Timeouts, causes, probes
+from vllm_startup import Rule, Startup, StartupError, Timeouts, _recording, causes, probes
 from vllm_startup import _readings as r
 from vllm_startup._machine.terms import Terms
 from vllm_startup._readings import Observation
@@ -73,10 +73,10 @@ def rows(path: Path) -> list[dict[str, Any]]:
 def recorded(path: Path, *seen: probes.Reading, **terms: Any) -> Path:
     """A recording of these readings, a second apart."""
     recorder = Recorder(path)
-    recorder.begin(Terms(**terms), at=100.0, wall=0.0, utc_offset_s=3600.0)
+    recorder.begin(Terms(**terms), wall=0.0, utc_offset_s=3600.0)
     for second, reading in enumerate(seen):
-        recorder.write(Observation(at=100.0 + second, probe="p", reading=reading))
-    recorder.end(100.0 + len(seen))
+        recorder.write(Observation(at=float(second), probe="p", reading=reading))
+    recorder.end(float(len(seen)))
     return path
 
 
@@ -190,6 +190,28 @@ async def test_a_recorded_watch_replays_to_its_report(tmp_path: Path, scenario: 
         except StartupError as error:
             live = error.report
     assert replay(path).to_dict() == live.to_dict()
+
+
+async def test_a_replay_computes_with_the_very_numbers_of_the_watch(tmp_path: Path) -> None:
+    """A report tells milliseconds; numbers that differ in their last bit now and then fall to another one."""
+    path, clock = tmp_path / "r.jsonl", FakeClock(start=98_765.432_1, wall=1_796_083_464.075_739_1)
+    lines = [f"(APIServer pid=10) INFO 12-01 00:04:{s} [api.py:1] Resolved architecture: A" for s in (20, 21)]
+    log = ScriptedProbe(
+        "log",
+        [
+            (1 / 3, r.LogOpened(source="vllm.log")),
+            (1 / 3, r.LogLines(lines=tuple(lines), history=True)),
+            (2 / 3, r.LogLines(lines=(lines[-1].replace("api", "core").replace("APIServer", "EngineCore"),))),
+        ],
+    )
+    async with Startup([log], record=path, clock=clock, timeouts=Timeouts(7)) as startup:
+        with pytest.raises(StartupError):
+            await startup.wait_until_ready()
+        live = startup._running()
+    again = _recording.replay(path)
+    spans = [[(s.phase, s.started_at, s.ended_at) for s in m.attempt.course.spans] for m in (live, again)]
+    assert spans[0] == spans[1] != []
+    assert (live.now, live.attempt.began_at) == (again.now, again.attempt.began_at)
 
 
 async def test_a_recording_replays_on_other_terms(tmp_path: Path) -> None:

@@ -71,11 +71,9 @@ class Recorder:
     def __init__(self, path: str | PathLike[str]) -> None:
         self._file: IO[str] | None = _created(path)
         self.error: OSError | None = None
-        self._began_at = 0.0
 
-    def begin(self, terms: Terms, *, at: float, wall: float | None, utc_offset_s: float) -> None:
+    def begin(self, terms: Terms, *, wall: float | None, utc_offset_s: float) -> None:
         """Write the header."""
-        self._began_at = at
         self._write(
             {
                 "recording": RECORDING_SCHEMA,
@@ -88,7 +86,7 @@ class Recorder:
         )
 
     def write(self, observation: Observation) -> None:
-        """Write an observation."""
+        """Write an observation, its time in seconds since the watch began."""
         reading = observation.reading
         kind = snake_case(type(reading).__name__)
         members: dict[str, Any] = {"reading": kind}
@@ -96,11 +94,11 @@ class Recorder:
             members.update(_packed(reading))
         else:
             members["repr"] = repr(reading)
-        self._write({"at": round(observation.at - self._began_at, 6), "probe": observation.probe, **members})
+        self._write({"at": round(observation.at, 6), "probe": observation.probe, **members})
 
     def end(self, at: float) -> None:
         """Write when the watch ended, and close the file."""
-        self._write({"at": round(at - self._began_at, 6), "end": True})
+        self._write({"at": round(at, 6), "end": True})
         self._close()
 
     def _close(self) -> None:

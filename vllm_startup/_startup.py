@@ -125,6 +125,7 @@ class Startup:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._fault: BaseException | None = None
         self._left_at: float | None = None
+        self._began_at = 0.0
         self._alive_at = 0.0
         self._next_tick = 0.0
 
@@ -146,15 +147,14 @@ class Startup:
         if self._machine is not None:
             raise RuntimeError("a Startup can be entered once; make another one to watch again")
         self._loop = asyncio.get_running_loop()
-        now = self._clock.now()
+        self._began_at = self._clock.now()
         wall = self._clock.wall()
         offset = datetime.fromtimestamp(wall).astimezone().utcoffset() if wall is not None else None
         offset_s = offset.total_seconds() if offset is not None else 0.0
-        self._machine = StartupMachine(self._terms, called_at=now, wall=wall, utc_offset_s=offset_s)
-        self._alive_at = now
+        self._machine = StartupMachine(self._terms, wall=wall, utc_offset_s=offset_s)
         if self._recorder is not None:
-            self._recorder.begin(self._terms, at=now, wall=wall, utc_offset_s=offset_s)
-        self._tell(self._machine.tick(now))
+            self._recorder.begin(self._terms, wall=wall, utc_offset_s=offset_s)
+        self._tell(self._machine.tick(0.0))
         drivers = [_task(self._drive(s), s.name) for s in self._samplers]
         self._tasks = [*drivers, _task(self._pass_time(), "time")]
         for task in self._tasks:
@@ -177,7 +177,7 @@ class Startup:
         stopping.result()
 
     async def _stop(self) -> None:
-        self._left_at = self._clock.now()
+        self._left_at = self._now()
         self._wake_waiters()
         for task in self._tasks:
             task.cancel()
@@ -191,7 +191,7 @@ class Startup:
         for task in stuck:
             _log.warning("aclose() of %s swallows its cancellation; it is left behind", task.get_name())
         if self._recorder is not None:
-            self._recorder.end(self._clock.now())
+            self._recorder.end(self._now())
         if self._hook is not None:
             await self._hook.aclose()
 
@@ -268,7 +268,7 @@ class Startup:
 
     def _moment(self) -> float:
         """Now; once the watch has been left, when that was."""
-        return self._clock.now() if self._left_at is None else self._left_at
+        return self._now() if self._left_at is None else self._left_at
 
     def _running(self) -> StartupMachine:
         if self._machine is None:
@@ -298,20 +298,21 @@ class Startup:
             return
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._resting_probes.add(sleeper)
-        turn = Turn(self._clock, sampler.probe, machine.called_at, interval, lambda: _wake({sleeper}))
+        turn = Turn(self._clock, sampler.probe, self._began_at, interval, lambda: _wake({sleeper}))
         try:
             await sleeper
         finally:
             turn.cancel()
             self._resting_probes.discard(sleeper)
 
-    async def _rest(self, until: float) -> None:
-        """Let time pass until something is due, or becomes due sooner."""
+    async def _rest(self, until: float) -> bool:
+        """Let time pass until something is due, or becomes due sooner. Returns whether it is due."""
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._resting_time.add(sleeper)
-        timer = self._clock.call_at(until, lambda: _wake({sleeper}))
+        timer = self._clock.call_at(self._began_at + until, lambda: _wake({sleeper}))
         try:
             await sleeper
+            return self._clock.now() >= self._began_at + until
         finally:
             timer.cancel()
             self._resting_time.discard(sleeper)
@@ -321,11 +322,12 @@ class Startup:
     async def _pass_time(self) -> None:
         machine = self._running()
         while machine.outcome is None:
-            beat = self._clock.now() + _BEAT_S
+            beat = self._now() + _BEAT_S
             deadline = machine.next_deadline
             self._next_tick = beat if deadline is None else min(deadline, beat)
-            await self._rest(self._next_tick)
-            self._tell(machine.tick(self._awake()))
+            due = await self._rest(self._next_tick)
+            now = self._awake()  # a rounding may make it fall short of what is due
+            self._tell(machine.tick(max(now, self._next_tick) if due else now))
 
     def _feed(self, probe: str, seen: Iterable[Reading]) -> None:
         machine = self._running()
@@ -358,9 +360,13 @@ class Startup:
             note = ProbeNote(code="recording_failed", text=f"nothing more is recorded: {recorder.error}")
             self._tell(machine.feed(Observation(at=observation.at, probe="recording", reading=note)))
 
+    def _now(self) -> float:
+        """Seconds since the watch began, as a recording has them, so that its replay comes to the same."""
+        return round(self._clock.now() - self._began_at, 6)
+
     def _awake(self) -> float:
         """The current time, after telling the machine if the watcher itself had not run for a while."""
-        now = self._clock.now()
+        now = self._now()
         gap, self._alive_at = now - self._alive_at, now
         if gap > _BEAT_S + _PAUSED_S:
             paused = WatchPaused(paused_s=gap)
@@ -370,7 +376,8 @@ class Startup:
     def _tell(self, events: Iterable[Event]) -> None:
         told = False
         for event in events:
-            stamped = attrs.evolve(event, seq=len(self._events) + 1, ts=self._stamp())
+            at = self._began_at + event.at
+            stamped = attrs.evolve(event, at=at, seq=len(self._events) + 1, ts=self._stamp())
             self._events.append(stamped)
             _log.debug("%s", stamped)
             if self._hook is not None:

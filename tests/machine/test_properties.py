@@ -138,7 +138,7 @@ def test_any_run_replays_to_the_same_report(
 ) -> None:
     path: Path = tmp_path_factory.mktemp("recordings") / "run.jsonl"
     recorder = Recorder(path)
-    recorder.begin(terms, at=0.0, wall=NOON, utc_offset_s=0.0)
+    recorder.begin(terms, wall=NOON, utc_offset_s=0.0)
     for observation in observations:
         recorder.write(observation)
     machine, _ = run(observations, terms)

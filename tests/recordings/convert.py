@@ -177,7 +177,7 @@ def convert(path: Path) -> dict[str, Any]:
     raw = read(path)
     recorder = Recorder(HERE / path.name)
     terms = Terms(timeouts=Timeouts(stall=_STALL_S))
-    recorder.begin(terms, at=0.0, wall=raw.head["started_unix"], utc_offset_s=0.0)
+    recorder.begin(terms, wall=raw.head["started_unix"], utc_offset_s=0.0)
     seen = observations(raw)
     for observation in seen:
         recorder.write(observation)
