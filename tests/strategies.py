@@ -99,6 +99,7 @@ readings: st.SearchStrategy[r.Reading] = st.one_of(
         history=st.booleans(),
     ),
     st.builds(r.LogCaughtUp),
+    st.builds(r.OwnLogBegins),
     st.builds(r.LogEnded),
     st.builds(
         r.ProcessFound,

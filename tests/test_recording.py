@@ -29,6 +29,7 @@ EVERY_READING: list[r.Reading] = [
     r.LogOpened(source="vllm.log", stream=True),
     r.LogLines(lines=("one", "zwei ▄█"), partial="50%|", history=True),
     r.LogCaughtUp(),
+    r.OwnLogBegins(),
     r.LogEnded(),
     r.ProcessFound(pid=7, started_at=1.5, age_s=2.5, command=("vllm", "serve")),
     r.ProcessTree(

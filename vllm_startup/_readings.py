@@ -84,6 +84,11 @@ class LogCaughtUp(Reading):
 
 
 @attrs.frozen(kw_only=True)
+class OwnLogBegins(Reading):
+    """What was there before the watched server was started has been read; what follows is its own."""
+
+
+@attrs.frozen(kw_only=True)
 class LogEnded(Reading):
     """The stream has ended: all its writers closed it."""
 

@@ -315,11 +315,12 @@ def _process_probes(process: Any, pid: int | None, gpus: Iterable[int | str] | N
 
 def _log_probes(log: LogSource | None) -> list[Probe]:
     from vllm_startup.probes import LogFileProbe, StreamProbe
+    from vllm_startup.probes._log import OwnLog
 
     if log is None:
         return []
     if isinstance(log, str | os.PathLike):
-        return [LogFileProbe(log)]
+        return [LogFileProbe(log, own_from=log.size if isinstance(log, OwnLog) else 0)]
     if isinstance(log, int):
         raise TypeError(
             f"log must be a path or a stream, not {log!r}; open a descriptor first: open({log!r}, 'rb')"

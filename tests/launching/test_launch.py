@@ -29,6 +29,8 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="whole trees are
 
 QUICKLY = 0.2
 
+RECORDINGS = Path(__file__).parent.parent / "recordings"
+
 
 @pytest.fixture(autouse=True)
 async def nothing_is_left() -> AsyncIterator[None]:
@@ -93,6 +95,23 @@ async def test_signals_that_we_ignore_are_ignored_and_none_else(tmp_path: Path) 
         signal.signal(signal.SIGHUP, was)
     # Python itself ignores the latter two.
     assert json.loads(log.read_text()) == [signal.SIGHUP, signal.SIGPIPE, signal.SIGXFSZ]
+
+
+@pytest.mark.parametrize("earlier", ["0.32.0-ready-eager", "0.32.0-kv-too-small"])
+async def test_a_start_that_dies_before_its_banner_is_told_by_its_own_words(
+    tmp_path: Path, earlier: str
+) -> None:
+    """Import errors and wrong arguments come before the banner; the log holds an earlier start."""
+    log = tmp_path / "vllm.log"
+    rows = (RECORDINGS / f"{earlier}.jsonl").read_text(encoding="utf-8").splitlines()[1:]
+    lines = [line for row in rows for line in json.loads(row).get("lines", ())]
+    log.write_text("\n".join(lines), encoding="utf-8")
+    async with launch([*PYTHON, "raise ValueError('ours')"], log=log) as server:
+        with pytest.raises(StartupError) as caught:
+            await server.wait_until_ready()
+    assert isinstance(caught.value.cause, causes.UnclassifiedError)
+    assert "ours" in caught.value.cause.message
+    assert len(caught.value.report.attempts) == 2
 
 
 async def test_the_log_is_appended_to_and_keeps_its_mode(tmp_path: Path) -> None:

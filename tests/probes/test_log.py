@@ -91,6 +91,32 @@ def test_the_end_of_the_history_is_told_once(log: Path) -> None:
     follower.close()
 
 
+@pytest.mark.parametrize("slice_bytes", [1, 5, 1000])
+def test_where_the_own_servers_words_begin_is_told_between_the_lines(log: Path, slice_bytes: int) -> None:
+    log.write_text("old\nunfinishednew\n")
+    follower = FileFollower(log, own_from=len("old\nunfinished"), slice_bytes=slice_bytes)
+    seen: list[Reading] = []
+    while follower.step() or follower.behind:
+        seen += follower.take()
+    told = [r.lines if isinstance(r, LogLines) else type(r).__name__ for r in seen]
+    assert [each for r in told[1:] for each in (r if isinstance(r, tuple) else (r,)) if each] == [
+        "old",
+        "unfinished",
+        "OwnLogBegins",
+        "new",
+        "LogCaughtUp",
+    ]
+    follower.close()
+
+
+def test_a_log_that_is_shorter_than_it_was_is_the_own_servers_from_its_start(log: Path) -> None:
+    log.write_text("new\n")
+    follower = FileFollower(log, own_from=1000)
+    follower.step()
+    assert [type(r).__name__ for r in follower.take()] == ["LogOpened", "LogLines", "LogCaughtUp"]
+    follower.close()
+
+
 def test_an_empty_or_missing_log_has_no_history_to_end(log: Path) -> None:
     log.touch()
     follower = FileFollower(log)

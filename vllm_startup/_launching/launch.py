@@ -208,9 +208,13 @@ class Launch:
         await self._leave(error)
 
     async def _start(self) -> Server:
+        from vllm_startup.probes._log import OwnLog
+
         plan = self.plan
+        log: OwnLog | None = None
         if plan.log is not None:
             output = os.open(plan.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)
+            log = OwnLog(plan.log, os.fstat(output).st_size)
         else:
             reading, output = os.pipe()
             self._output = OutputTail(reading, self._guarded.note_store)
@@ -222,7 +226,7 @@ class Launch:
             os.close(output)
 
         def look(wish: Wish) -> Startup:
-            return plan.look(wish, server, plan.log or cast("OutputTail", self._output).follow())
+            return plan.look(wish, server, log or cast("OutputTail", self._output).follow())
 
         server = Server(process=process, url=plan.url, log=plan.log, watch=look, release=self._detach)
         return server

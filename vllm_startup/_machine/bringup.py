@@ -182,6 +182,13 @@ class Bringup:
         for event in held:
             self._emit(event)
 
+    def _own_log_begins(self, at: float, _probe: str, _reading: r.OwnLogBegins) -> None:
+        attempt, told = self.attempt, self.attempt.told
+        if told.stamped_at is not None or told.over or told.verdict(ended=True) is not None:
+            self._in_history = True
+            self.chronicle.begin(at if attempt.pid is None else attempt.began_at)
+            self._leave_history()
+
     def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
         self.source.caught_up = True
         self._settle_history(at)
@@ -425,6 +432,7 @@ class Bringup:
     _HANDLERS: ClassVar[dict[type[r.Reading], Callable[..., None]]] = {
         r.LogOpened: _log_opened,
         r.LogLines: _log_lines,
+        r.OwnLogBegins: _own_log_begins,
         r.LogCaughtUp: _log_caught_up,
         r.LogEnded: _log_ended,
         r.ProcessFound: _process_found,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._log.packing import compression, decoder
 from vllm_startup._log.splitter import LineSplitter
-from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, ProbeNote
+from vllm_startup._readings import LogCaughtUp, LogLines, LogOpened, OwnLogBegins, ProbeNote
 from vllm_startup.probes._files import Files, FileStatus, LocalFiles, OpenFile
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ class LogFileProbe:
 
     Args:
         path: A regular file. It may appear later.
+        own_from: Its size when the watched server was started: what follows is that one's own.
         poll_s: Seconds between looks.
         local: Whether looks return at once; None: by the file system.
 
@@ -70,7 +71,12 @@ class LogFileProbe:
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, poll_s: float = POLL_S, local: bool | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        own_from: int = 0,
+        poll_s: float = POLL_S,
+        local: bool | None = None,
     ) -> None:
         if not poll_s > 0:
             raise ValueError(f"poll_s must be more than 0 seconds, not {poll_s}")
@@ -82,7 +88,7 @@ class LogFileProbe:
         except OSError:
             pass  # missing, or not ours to read: the watch tells
         self._poll_s = poll_s
-        self._follower = FileFollower(self._path)
+        self._follower = FileFollower(self._path, own_from=own_from)
         direct = is_local(self._path) if local is None else local
         self._runner = None if direct else BlockingRunner(f"vllm-startup log {self._path.name}")
         self._broken = False
@@ -134,6 +140,16 @@ class LogFileProbe:
         self._follower.close()
 
 
+class OwnLog(os.PathLike[str]):
+    """The path of a log to which a server was made to append, and the log's size before."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+
 class FileFollower:
     """One log file, look by look, without a loop.
 
@@ -141,7 +157,14 @@ class FileFollower:
     `step` in a thread has been cancelled.
     """
 
-    def __init__(self, path: Path, files: Files | None = None, *, slice_bytes: int = SLICE_BYTES) -> None:
+    def __init__(
+        self,
+        path: Path,
+        files: Files | None = None,
+        *,
+        own_from: int = 0,
+        slice_bytes: int = SLICE_BYTES,
+    ) -> None:
         self._path = path
         self._files = files or LocalFiles()
         self._slice_bytes = slice_bytes
@@ -149,6 +172,7 @@ class FileFollower:
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._history_end = 0
+        self._own_from = own_from
         self._splitter = LineSplitter()
         self._ready: deque[Reading] = deque()
         self._waiting = False
@@ -244,6 +268,8 @@ class FileFollower:
         self._identity = (status.st_dev, status.st_ino)
         self._offset = 0
         self._history_end = 0 if live else status.st_size
+        if self._own_from > self._history_end:  # another file than it was, or cut off
+            self._own_from = 0
         if not self._opened:
             self._opened = True
             self._caught_up = not self._history_end
@@ -260,7 +286,8 @@ class FileFollower:
         """Read a slice; False at the end of what there is."""
         assert self._file is not None
         history = self._offset < self._history_end
-        size = min(self._slice_bytes, self._history_end - self._offset) if history else self._slice_bytes
+        ends = self._own_from if self._offset < self._own_from else self._history_end
+        size = min(self._slice_bytes, ends - self._offset) if history else self._slice_bytes
         data = self._file.pread(size, self._offset)
         if not data:
             return False
@@ -269,6 +296,9 @@ class FileFollower:
         self._offset += len(data)
         self._more = len(data) == size
         self._tell(self._splitter.feed(data), history=history)
+        if self._offset == self._own_from:
+            self._tell(self._splitter.finish(), history=True)
+            self._ready.append(OwnLogBegins())
         self._tell_caught_up()
         return True
 
