@@ -29,7 +29,7 @@ FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long af
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
 _OPENING_S = 0.5
 _STARVED_WITHIN_S = 2.0  # the counter is looked at several times a second, a death is told at once
-_COUNT_S = 0.03  # a death wakes the probe of the counter, which the kernel raises before it kills
+_COUNT_S = 0.01  # a death wakes the probe of the count, which the kernel raises before it kills
 _MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
