@@ -17,6 +17,7 @@ PURE = [
     "_machine",
     "causes",
     "_phases.py",
+    "_members.py",
     "_readings.py",
     "_events.py",
     "_report.py",
@@ -49,7 +50,7 @@ ALLOWED = {("_report.py", "os")}
 
 # Each may import those before it, and its own.
 LAYERS: list[set[str]] = [
-    {"_phases", "_readings", "_roles", "_text", "_redact", "_lazy", "_versions"},
+    {"_members", "_phases", "_readings", "_roles", "_text", "_redact", "_lazy", "_versions"},
     {
         "_arguments",
         "_blocking",

@@ -7,14 +7,12 @@ an observation; the last one says when the watch ended. Secrets are removed as l
 from __future__ import annotations
 
 import json
-import math
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from os import PathLike
 from pathlib import Path
-from types import UnionType
-from typing import IO, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import IO, Any, TypeVar
 
 import attrs
 
@@ -23,6 +21,7 @@ from vllm_startup._events import Event
 from vllm_startup._machine.earlier import Earlier
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
+from vllm_startup._members import check_members, fits
 from vllm_startup._readings import GpuSample, Observation, ProbeNote, ProcessSample, Reading
 from vllm_startup._redact import redact
 from vllm_startup._timeouts import Timeouts
@@ -209,7 +208,7 @@ def _machine(header: Any, instead: dict[str, Any]) -> StartupMachine:
             given["earlier"] = Earlier(**header["earlier"])
         terms = Terms(**given)
         wall, offset = header["started_unix"], header.get("utc_offset_s", 0.0)
-        if not _fits(wall, float | None) or not 0 <= (wall or 0.0) < _LAST_UNIX_S or not _fits(offset, float):
+        if not fits(wall, float | None) or not 0 <= (wall or 0.0) < _LAST_UNIX_S or not fits(offset, float):
             raise ValueError(f"started_unix is {wall!r}, utc_offset_s is {offset!r}")
     except _DAMAGES as error:
         raise RecordingError(f"the recording's header is damaged: {error!r}") from error
@@ -218,7 +217,7 @@ def _machine(header: Any, instead: dict[str, Any]) -> StartupMachine:
 
 
 def _moment(value: Any) -> float:
-    if not _fits(value, float) or not 0 <= value < _LAST_UNIX_S:
+    if not fits(value, float) or not 0 <= value < _LAST_UNIX_S:
         raise ValueError(f"at is {value!r}")
     return float(value)
 
@@ -256,25 +255,9 @@ def _sample(kind: type[S], values: dict[str, Any]) -> S:
 
 def _made(kind: type[T], values: dict[str, Any]) -> T:
     """A reading or sample whose members have the types that it declares."""
-    types = get_type_hints(kind)
-    given = {name: _tuples(value) for name, value in values.items()}
-    for name, value in given.items():
-        if not _fits(value, types[name]):
-            raise TypeError(f"{name} is {value!r}")
-    return kind(**given)
-
-
-def _fits(value: Any, kind: Any) -> bool:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is UnionType or origin is Union:
-        return any(_fits(value, one) for one in arguments)
-    if origin is Literal:
-        return value in arguments
-    if origin is tuple:
-        return isinstance(value, tuple) and all(_fits(item, arguments[0]) for item in value)
-    if kind is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    return isinstance(value, kind) and (kind is not int or not isinstance(value, bool))
+    made = kind(**{name: _tuples(value) for name, value in values.items()})
+    check_members(made)
+    return made
 
 
 def _text(value: Any) -> str:

@@ -17,6 +17,7 @@ from vllm_startup._machine.earlier import differences
 from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.limits import Limits, limit_cause
 from vllm_startup._machine.terms import Terms
+from vllm_startup._members import check_members
 from vllm_startup._phases import Phase
 from vllm_startup._readings import Observation, WatchPaused
 from vllm_startup.causes import Cause, Evidence, ProcessVanished, RestartLoop
@@ -58,7 +59,12 @@ class StartupMachine:
         return self.bringup.attempt
 
     def feed(self, observation: Observation) -> list[Event]:
-        """Take what a probe saw."""
+        """Take what a probe saw.
+
+        Raises:
+            TypeError: The reading is not as its class declares; nothing was concluded from it.
+        """
+        check_members(observation.reading)
         at = max(observation.at, self.now)
         if isinstance(observation.reading, WatchPaused):
             self._limits.forgive(observation.reading.paused_s, self.attempt.course.phase)
