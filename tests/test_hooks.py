@@ -67,6 +67,24 @@ def test_a_coroutine_function_is_no_hook() -> None:
         watching(hook)
 
 
+class AsynchronousHook:
+    async def __call__(self, event: Event) -> None:
+        raise AssertionError(event)
+
+
+def test_an_object_with_an_asynchronous_call_is_no_hook() -> None:
+    with pytest.raises(TypeError, match="on_event must be a plain function"):
+        watching(AsynchronousHook())
+
+
+async def test_a_hook_that_gives_a_coroutine_is_told_so_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR, "vllm_startup"):
+        async with watching(lambda event: AsynchronousHook()(event)) as startup:
+            assert (await startup.wait_until_ready()).outcome == "ready"
+    errors = [record.exc_info[1] for record in caplog.records if record.exc_info]
+    assert [str(error)[:31] for error in errors] == ["on_event returned a coroutine, "]
+
+
 async def test_a_hook_that_blocks_delays_nobody() -> None:
     released = threading.Event()
     began = time.monotonic()

@@ -24,7 +24,7 @@ class Hook:
     def __init__(self, function: Callable[[Event], object]) -> None:
         if not callable(function):
             raise TypeError(f"on_event must be callable with one event, not {function!r}")
-        if inspect.iscoroutinefunction(function):
+        if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
             raise TypeError(
                 f"on_event must be a plain function, not the coroutine function {function!r};"
                 " a coroutine follows Startup.events() instead"
@@ -66,10 +66,17 @@ class Hook:
     def _call(self) -> None:
         while (event := self._queue.get()) is not None:
             try:
-                self._function(event)
+                _refuse_coroutine(self._function(event))
             except BaseException:  # noqa: BLE001 - the caller's hook may raise anything; the wait goes on
                 if not self._failed:
                     _log.exception(
                         "on_event raised; it is called all the same, and further errors are not logged"
                     )
                 self._failed = True
+
+
+def _refuse_coroutine(given: object) -> None:
+    """Tell of a hook that could not be seen to be asynchronous, such as a lambda around one."""
+    if inspect.iscoroutine(given):
+        given.close()
+        raise TypeError("on_event returned a coroutine, which nobody awaits; use a plain function")
