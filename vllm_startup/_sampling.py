@@ -88,7 +88,9 @@ class Sampler:
         try:
             async with asyncio.timeout(LEAVE_S):
                 await _awaitable(self.probe.aclose(), "aclose")
-        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001 - a probe may raise anything
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001 - a probe may raise anything; the others are closed too
             _log.warning("probe %s was not closed: %s", self.name, described(error))
 
     def _overran(self, limit_s: float, scope: asyncio.Timeout) -> None:

@@ -54,5 +54,7 @@ class Turn:
             return True
         try:
             return self._glance(self._clock.now())
-        except Exception:  # noqa: BLE001 - whatever is wrong, the sample will say it
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException:  # noqa: BLE001 - whatever is wrong, the sample will say it
             return True
