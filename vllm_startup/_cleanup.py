@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -14,7 +13,7 @@ import attrs
 
 from vllm_startup._blocking import run_within
 from vllm_startup._events import SCHEMA
-from vllm_startup._json import to_json
+from vllm_startup._json import json_text, to_json
 from vllm_startup._launching.end_tree import KILL_AFTER_S, Process, end_tree, living
 from vllm_startup._launching.left_files import LeftFiles
 from vllm_startup._orphans import Orphan, orphans
@@ -95,7 +94,7 @@ class Cleanup:
 
     def to_json(self, indent: int | None = None) -> str:
         """The result as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        return json_text(self.to_dict(), indent)
 
 
 def cleanup(*, kill: bool = False, kill_after: float = KILL_AFTER_S) -> Cleanup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from enum import Enum
 from typing import Any
 
@@ -28,6 +29,16 @@ def to_json(value: Any) -> Any:
         return value
     # Names of processes and files may be no UTF-8; Python then keeps lone surrogates.
     return str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON values as text that may be shown: what hides or reorders text, or moves a cursor, is escaped."""
+    lines = json.dumps(value, indent=indent, ensure_ascii=False).split("\n")
+    return "\n".join(line if line.isprintable() else _escaped(line) for line in lines)
+
+
+def _escaped(text: str) -> str:
+    return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 
 
 def cause_to_json(cause: Cause) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import attrs
 
 from vllm_startup._events import SCHEMA, Because, Outcome
-from vllm_startup._json import to_json
+from vllm_startup._json import json_text, to_json
 from vllm_startup._phases import Phase
 from vllm_startup._readings import Tier
 from vllm_startup._text import clean
@@ -146,7 +146,7 @@ class StartupReport:
 
     def to_json(self, indent: int | None = None) -> str:
         """The report as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        return json_text(self.to_dict(), indent)
 
     def timeline(self, width: int = 100) -> str:
         """The phases as text: one line each, with when it began, how long it took and why.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from types import TracebackType
 from typing import IO, Final, Self
@@ -10,13 +9,14 @@ from typing import IO, Final, Self
 from vllm_startup._cli import _output
 from vllm_startup._cli._status import UsageError
 from vllm_startup._events import Event
+from vllm_startup._json import json_text
 
 # O_NONBLOCK: a named pipe that nobody reads is an error at once, not a wait for ever.
 _FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def _created(path: str) -> IO[str]:
-    descriptor = os.open(path, _FLAGS, 0o666)  # less the umask, as open() does
+    descriptor = os.open(path, _FLAGS, 0o600)  # events hold lines of the log
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "w", encoding="utf-8")
 
@@ -50,7 +50,7 @@ class EventLines:
         """Write one event. A full disk ends the writing, not the wait."""
         if self._file is None and not self._to_stdout:
             return
-        line = json.dumps(event.to_dict(), ensure_ascii=False)
+        line = json_text(event.to_dict())
         try:
             if self._file is None:
                 _output.say_json(line)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from vllm_startup._events import SCHEMA
-from vllm_startup._json import to_json
+from vllm_startup._json import json_text, to_json
 from vllm_startup._report import WarningReport
 from vllm_startup._versions import versions
 from vllm_startup.causes._base import Cause
@@ -79,7 +78,7 @@ class Preflight:
 
     def to_json(self, indent: int | None = None) -> str:
         """The result as JSON text."""
-        return json.dumps(self.to_dict(), indent=indent, ensure_ascii=False)
+        return json_text(self.to_dict(), indent)
 
 
 def by_confidence(causes: list[Cause]) -> tuple[Cause, ...]:
