@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -21,8 +22,6 @@ from vllm_startup._recording import Recorder, RecordingError
 from vllm_startup.testing import FakeClock, ScriptedProbe, failed_after, hung_after, ready_after, replay
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from vllm_startup.testing import Scenario
 
 EVERY_READING: list[r.Reading] = [
@@ -123,6 +122,14 @@ def test_secrets_are_not_written(tmp_path: Path) -> None:
 def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
     path = recorded(tmp_path / "r.jsonl")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a regular file whose mode nobody may change is in /proc")
+def test_a_file_whose_mode_cannot_be_tightened_is_refused_by_name_and_closed() -> None:
+    path = "/proc/self/comm"
+    with pytest.raises(OSError, match=path):
+        Recorder(path)
+    assert path not in {os.path.realpath(fd) for fd in Path("/proc/self/fd").iterdir()}
 
 
 def test_an_old_recording_is_replaced_whole(tmp_path: Path) -> None:

@@ -47,8 +47,12 @@ _TERMS = ("url", "until", "stable_for", "restarts", "exit_grace", "raise_early",
 def _created(path: str | PathLike[str]) -> IO[str]:
     # O_NONBLOCK: a named pipe that nobody reads is an error at once, not a wait for ever.
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.fchmod(descriptor, 0o600)
+    try:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.fchmod(descriptor, 0o600)
+    except OSError as error:  # another user's file, or one of /proc
+        os.close(descriptor)
+        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
     os.set_blocking(descriptor, True)
     return os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
 

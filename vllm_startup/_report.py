@@ -186,3 +186,5 @@ def _read_report(path: str | PathLike[str]) -> Any:
             return json.load(file)
         except ValueError as error:
             raise ValueError(f"baseline {str(path)!r} is no JSON report: {error}") from error
+        except OSError as error:  # of a read, which does not know of what
+            raise OSError(error.errno, error.strerror, str(path)) from error

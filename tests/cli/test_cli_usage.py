@@ -60,6 +60,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["wait", "--gpus", "x"], "gpus must hold indices"),
         (["wait", "--json", "--events", "-"], "both write to standard output; give --events a file"),
         (["wait", "--events", "/nowhere/x"], "--events '/nowhere/x' cannot be written: No such file"),
+        (["wait", "--timeout=--"], "argument --timeout: '--' is no value"),
         (["wait", "--record", "/nowhere/x"], "--record '/nowhere/x': No such file"),
         (["wait", "--baseline", "/nowhere/x"], "--baseline '/nowhere/x': No such file"),
         (
@@ -113,6 +114,13 @@ def test_wrong_usage_names_the_argument_and_the_fix(
     assert err.startswith("vllm-startup")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a file that can be opened and not read is in /proc")
+def test_a_baseline_that_cannot_be_read_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--baseline '/proc/self/mem': Input/output error" in refused(
+        capsys, "wait", "--baseline", "/proc/self/mem"
+    )
+
+
 @pytest.mark.parametrize(
     ("message", "wait", "diagnose"),
     [
@@ -162,7 +170,9 @@ def test_a_folder_is_no_log(capsys: pytest.CaptureFixture[str], tmp_path: Path) 
     assert "--api-key-file" in refused(capsys, "wait", "--api-key-file", str(tmp_path))
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"two words", b"one\ntwo\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\n", b"two words", b"one\ntwo\n", b"\xff\xfe", b"a\0b", "ä".encode()]
+)
 def test_a_key_file_holds_one_key(capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "key"
     path.write_bytes(content)

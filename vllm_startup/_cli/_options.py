@@ -183,6 +183,6 @@ def _api_key(path: str | None) -> str | None:
         raise UsageError(f"--api-key-file {path!r} cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError:
         raise UsageError(f"--api-key-file {path!r} holds no text") from None
-    if not key or any(character.isspace() for character in key):
+    if not (key and key.isascii() and key.isprintable()) or " " in key:
         raise UsageError(f"--api-key-file {path!r} must hold one key and nothing else")
     return key

@@ -24,6 +24,14 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **settings)
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse a ``--`` as an option's value: argparse would drop it, and give the option an empty list."""
+        for argument in args or ():
+            name, _, value = argument.partition("=")
+            if name.startswith("--") and value == "--":
+                self.error(f"argument {name}: '--' is no value")
+        return super().parse_known_args(args, namespace)
+
     def error(self, message: str) -> NoReturn:
         """Say what is wrong, without the page of usage that would hide it."""
         self.exit(2, f"{self.prog}: error: {clean(message, 2000)}\nTry: {self.prog} --help\n")
