@@ -10,8 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from vllm_startup import pytest_plugin
+
+# `tests/run tests/fuzz --hypothesis-profile=long`, by hand, takes as long as it takes.
+settings.register_profile("short", deadline=None, max_examples=100)
+settings.register_profile("long", deadline=None, max_examples=20_000)
+settings.load_profile("short")
 
 pytest_plugins = ["pytester"]
 
