@@ -12,6 +12,7 @@ from cli_tools import BANNER, FAILED, UP, run
 from vllm_startup._cli import main
 from vllm_startup._cli._commands import COMMANDS, Entry
 from vllm_startup._cli._commands import run as run_commands
+from vllm_startup._cli._parser import Parser
 from vllm_startup._cli._spelling import on_command_line
 from vllm_startup._phases import diagram
 
@@ -308,3 +309,9 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
 def test_an_interruption_anywhere_is_no_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_commands(["faulty", "interrupt"], [FAULTY]) == 130
     assert capsys.readouterr().err == ""
+
+
+def test_two_dashes_are_no_value_but_of_another_programs_options() -> None:
+    parser = Parser()
+    parser.add_argument("command", nargs="*")
+    assert parser.parse_args(["--", "vllm", "--separator=--"]).command == ["vllm", "--separator=--"]

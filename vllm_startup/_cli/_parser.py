@@ -24,9 +24,13 @@ class Parser(argparse.ArgumentParser):
         settings.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(allow_abbrev=False, **settings)
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(  # pyright: ignore[reportIncompatibleMethodOverride] - of three overloads
+        self, args: Any = None, namespace: Any = None
+    ) -> Any:
         """Refuse a ``--`` as an option's value: argparse would drop it, and give the option an empty list."""
         for argument in args or ():
+            if argument == "--":
+                break  # what follows is another program's
             name, _, value = argument.partition("=")
             if name.startswith("--") and value == "--":
                 self.error(f"argument {name}: '--' is no value")
