@@ -29,15 +29,14 @@ from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.readiness import NOT_HERE
 from vllm_startup._machine.terms import Terms
 from vllm_startup._machine.told import Source
+from vllm_startup._machine.whose import has_failed, is_of_the_past, overtaken
 from vllm_startup._phases import Phase
 from vllm_startup._roles import Role, role_of
 from vllm_startup._rules import Advance, Progress, Rule
 from vllm_startup._text import described
 from vllm_startup.causes import Cause
 
-_TRUNCATED_S = 1.0  # vLLM stamps whole seconds
 _LISTENS_S = 3.0  # uvicorn listens within milliseconds after it said that it is up
-_STALE_S = 2.0  # a log whose last line is older than the process by more is another process's
 
 
 class Bringup:
@@ -183,11 +182,9 @@ class Bringup:
             self._emit(event)
 
     def _own_log_begins(self, at: float, _probe: str, _reading: r.OwnLogBegins) -> None:
-        attempt, told = self.attempt, self.attempt.told
-        if told.stamped_at is not None or told.over or told.verdict(ended=True) is not None:
-            self._in_history = True
-            self.chronicle.begin(at if attempt.pid is None else attempt.began_at)
-            self._leave_history()
+        attempt = self.attempt
+        if attempt.told.stamped_at is not None or has_failed(attempt.told):
+            self._leave_to_the_past(at if attempt.pid is None else attempt.began_at)
 
     def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
         self.source.caught_up = True
@@ -199,56 +196,24 @@ class Bringup:
         Asked when the history has been read and when the process is found, whichever comes later.
         """
         attempt, bound = self.attempt, self._bound
-        told = attempt.told
         if bound is None or not self.source.caught_up:
             return
-        if (own := self._overtaken(attempt)) is not None:
+        if (own := overtaken(self.chronicle.attempts)) is not None:
             later = self.chronicle.attempts[self.chronicle.attempts.index(own) + 1 :]
-            self._in_history = True
-            self.chronicle.begin(attempt.began_at, strangers=set().union(*(each.mains for each in later)))
-            self._leave_history()
+            self._leave_to_the_past(attempt.began_at, strangers=set().union(*(each.mains for each in later)))
             self.attempt.go_on(own)
-            return
-        if not told.holds_history or told.live:
-            return
-        told.diagnosis.finish()
-        failed = told.over or told.verdict(ended=True) is not None
-        older = told.stamped_at is not None and told.stamped_at < attempt.began_at - _STALE_S
-        if self._log_modified_at is not None and bound.started_at is not None:
-            older |= self._log_modified_at < bound.started_at - _STALE_S
-        if older or (failed and self._is_anothers(attempt, bound)):
-            self._in_history = True
-            self.chronicle.begin(attempt.began_at)
-            self._leave_history()
-        elif failed:
-            text = "the log already holds a failure of this process, which lives"
-            self.warn(at, "failure_in_history", text)
+        elif attempt.told.holds_history and not attempt.told.live:
+            if is_of_the_past(attempt, bound, self._log_modified_at):
+                self._leave_to_the_past(attempt.began_at)
+            elif has_failed(attempt.told):
+                text = "the log already holds a failure of this process, which lives"
+                self.warn(at, "failure_in_history", text)
 
-    def _overtaken(self, attempt: Attempt) -> Attempt | None:
-        """The live process's own attempt, where other servers that share its log have begun since."""
-        if attempt.pid is None or any(map(attempt.owns, attempt.mains)):
-            return None
-        earlier = reversed(self.chronicle.attempts[:-1])
-        own = next((each for each in earlier if any(map(attempt.owns, each.mains))), None)
-        if own is None or own.told.over:
-            return None
-        began_at = own.told.stamped_from
-        return own if began_at is None or began_at >= attempt.began_at - _TRUNCATED_S else None
-
-    @staticmethod
-    def _is_anothers(attempt: Attempt, bound: r.ProcessFound) -> bool:
-        """Whether a failed start in the log's history is not the live process's.
-
-        One that began after the live process is its own, whoever it names: a shell or a launcher may
-        stand before the server. Lines without a stamp cannot tell when it began.
-        """
-        told = attempt.told
-        named = {each for each in told.banners.values() if each is not None}
-        if bound.pid in named:
-            return False
-        if told.stamped_from is not None and bound.started_at is not None:
-            return told.stamped_from < attempt.began_at - _TRUNCATED_S
-        return bool(named)
+    def _leave_to_the_past(self, at: float, *, strangers: AbstractSet[int] = frozenset()) -> None:
+        """Go on with a new attempt: what the log has told so far is not the live process's."""
+        self._in_history = True
+        self.chronicle.begin(at, strangers=strangers)
+        self._leave_history()
 
     def _log_ended(self, at: float, _probe: str, _reading: r.LogEnded) -> None:
         self.source.ended = True
