@@ -32,6 +32,7 @@ from scene import (
     worker,
 )
 
+from vllm_startup import Timeouts
 from vllm_startup._events import AttemptEnded, AttemptStarted
 from vllm_startup._readings import LogCaughtUp
 
@@ -293,6 +294,11 @@ def test_a_failure_of_the_living_process_in_history_is_a_warning() -> None:
     run = watch(rows, until_s=100)
     assert run.report.outcome == "unfinished"
     assert [w.code for w in run.report.warnings] == ["failure_in_history"]
+
+    cause = watch(rows, timeouts=Timeouts(50), until_s=100).report.cause
+    assert cause is not None
+    assert cause.kind == "timed_out"
+    assert "the log holds a failure: GPU" in cause.message
 
 
 @pytest.mark.parametrize("prefix", ["(APIServer pid=77) ", ""], ids=["a child's", "none"])

@@ -34,7 +34,7 @@ from scene import (
     worker,
 )
 
-from vllm_startup import Timeouts, probes
+from vllm_startup import Timeouts, causes, probes
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
 from vllm_startup._readings import Answer, ProbeBroken, ProbeRecovered, WatchPaused
@@ -355,6 +355,14 @@ def test_a_server_that_is_up_by_its_log_and_listens_nowhere_is_told_and_the_susp
     assert "nothing listens at its address" in fields(run)["suspect"]
     later = watch([*rows, (22, listening()), (22, answered()), (40, refused())], stable_for=60)
     assert later.report.warnings == ()
+
+
+def test_a_server_that_closes_its_port_before_it_was_stable_is_unhealthy() -> None:
+    rows: list[Seen] = [*QUIET, (30, listening()), (30, answered()), (35, refused())]
+    run = watch(rows, stable_for=20, timeouts=Timeouts(60), until_s=70)
+    assert run.report.outcome == "timed_out"
+    assert isinstance(run.report.cause, causes.Unhealthy)
+    assert "nothing listens any more" in run.report.cause.message
 
 
 def test_a_server_that_flaps_is_unhealthy_whatever_it_answered_last() -> None:

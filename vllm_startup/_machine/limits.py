@@ -94,6 +94,9 @@ def _serving_cause(attempt: Attempt) -> Cause | None:
         owner = f"process {readiness.foreign_pid}" if readiness.foreign_pid is not None else "a process"
         text = f"the port belongs to {owner} that is not of the watched server"
         return ForeignServer(message=text, pid=readiness.foreign_pid)
+    if readiness.missed and attempt.signs.listening_since is None:
+        text = "the server failed again before it was stable: nothing listens any more"
+        return Unhealthy(message=text, confidence="likely")
     if answer is None or answer.ok or attempt.signs.listening_since is None:
         return None
     again = (
@@ -119,6 +122,9 @@ def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
         return "the port listens, and nothing has answered yet"
     if attempt.is_elsewhere:
         return NOT_HERE
+    failure = attempt.told.verdict(ended=True)
+    if failure is not None and failure.confidence == "certain":
+        return f"the log holds a failure: {failure.message}"
     heartbeat = attempt.told.heartbeat
     if heartbeat and heartbeat[0].startswith("placement_group"):
         return "Ray's placement group is pending"
