@@ -8,8 +8,10 @@ import pytest
 from diagnosing import cause_of, read
 
 from vllm_startup._diagnosis.diagnosis import Diagnosis
+from vllm_startup._log.exceptions import RaisedError
 from vllm_startup._log.lines import Line
 from vllm_startup.causes._rules import CauseRule, built_in_rules, compiled
+from vllm_startup.causes._ruleset import built_in
 
 RULES = built_in_rules()
 every_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: re.sub(r"\W+", "_", rule.literal)[:50])
@@ -40,6 +42,23 @@ def test_a_rule_s_literal_said_mildly_is_no_cause(rule: CauseRule) -> None:
     lines = [f"(EngineCore pid=200) WARNING 11-30 14:28:52 [core.py:1] {text}" for text in said]
     cause = cause_of([*lines, *END])
     assert cause is None or cause.confidence == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("ValueError: EC source size mismatch for mm_hash=ab12", "checkpoint_mismatch"),
+        ("ValueError: MoRIIO KV cache block size mismatch for layer 3: 16 != 32", "checkpoint_mismatch"),
+        ("MemoryError: Not enough space in the data buffer, try calling free_buf()", "host_out_of_memory"),
+        ("ValueError: num_speculative_tokens:4 must be divisible by n_predict=3", "parallel_size_invalid"),
+    ],
+)
+def test_a_text_that_sounds_like_another_is_not_taken_for_it(text: str, kind: str) -> None:
+    found = built_in().of_error(RaisedError(type="", text=text))
+    assert found is None or found[1].kind != kind
+    type_, _, said = text.partition(": ")
+    found = built_in().of_error(RaisedError(type=type_, text=said))
+    assert found is None or found[1].kind != kind
 
 
 def test_users_bring_rules_of_their_own() -> None:

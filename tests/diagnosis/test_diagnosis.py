@@ -193,6 +193,25 @@ def test_an_exception_that_was_only_logged_is_no_cause() -> None:
     assert cause_of(lines) is None
 
 
+def test_an_excerpt_of_what_another_module_logged_is_no_cause() -> None:
+    """vLLM's processes end in a few modules; what others log is survived."""
+    prefix = "(EngineCore pid=200) ERROR 11-30 14:29:21 [repo_utils.py:98] "
+    lines = [
+        '  File "/a/vllm/transformers_utils/repo_utils.py", line 90, in with_retry',
+        "    return func()",
+        "RuntimeError: NCCL error: unhandled system error",
+    ]
+    assert cause_of([prefix + line for line in lines]) is not None  # it may be why it failed,
+    assert not read(prefix + line for line in lines).fatal  # but does not say that it has
+
+
+def test_a_headline_before_the_header_says_that_it_is_fatal() -> None:
+    said = "ERROR 03-11 17:20:44 [core.py:9] EngineCore hit an exception: Traceback (most recent call last):"
+    assert read([said]).fatal
+    assert not read([said.replace("ERROR", "WARNING")]).fatal
+    assert not read([said.replace("EngineCore hit an exception", "Could not load it")]).fatal
+
+
 def test_an_exception_that_was_ignored_is_no_cause() -> None:
     lines = [
         "Exception ignored in: <function A.__del__ at 0x7f>",

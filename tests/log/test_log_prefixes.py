@@ -54,6 +54,27 @@ def test_a_record_behind_a_foreign_prefix_is_vllms(prefix: str) -> None:
     assert line.message == "Resolved architecture: X"
 
 
+LOGFMT = 'time="2026-11-30T14:06:44Z" level=info msg="{}" component=vllm'
+
+
+def test_logfmt_gives_what_stands_behind_msg() -> None:
+    (line,) = read(LOGFMT.format(RECORD))
+    assert (line.process, line.pid, line.source) == ("APIServer", 1, "core.py:133")
+    (frame,) = read(LOGFMT.format(r"  File \"/a/b.py\", line 3, in run\tx\x1b[0m"))
+    assert (frame.message, frame.level) == ('  File "/a/b.py", line 3, in run\tx', None)
+    assert frame.stamp_s is not None
+    (bare,) = read("time=2026-11-30T14:06:44.123+01:00 level=ERROR msg=terminated")
+    assert (bare.message, bare.level) == ("terminated", None)
+
+
+@pytest.mark.parametrize(
+    "text", ["time=soon", 'time="2026-11-30T14:06:44Z" level=info', 'level=info msg="x"', LOGFMT[:44] + "x"]
+)
+def test_what_is_no_logfmt_stays_whole(text: str) -> None:
+    (line,) = read(text)
+    assert line.text == text
+
+
 @pytest.mark.parametrize(
     "prefix", ["vllm-1  | ", "vllm  | ", "0: ", "> ", "    ", "Nov 30 14:06:44 ", "2026-11-30 14:06:44 "]
 )

@@ -97,6 +97,15 @@ def test_a_margin_is_taken_off(margin: str) -> None:
     assert written([f"{margin}{line}" for line in LINES]) == LINES
 
 
+@pytest.mark.parametrize("side", ["│", "┃", "║"])
+def test_a_window_that_was_drawn_around_it_is_taken_off(side: str) -> None:
+    wide = max(map(len, LINES))
+    framed = [f"{side} {line.ljust(wide)} {side}" for line in LINES]
+    assert written([f"┌ Logs [tail] {'─' * wide}┐", *framed, f"└{'─' * wide}┘"]) == ["", *LINES, ""]
+    assert written([f"{side} {line}\r" for line in LINES]) == LINES
+    assert written(["no window", *framed]) == ["no window", *framed]
+
+
 def test_line_numbers_are_taken_off() -> None:
     assert written([f"{n:6d}\t{line}" for n, line in enumerate(LINES, 41)]) == LINES
     assert written([f"{n}:{line}" for n, line in enumerate(LINES, 9)]) == LINES

@@ -35,6 +35,7 @@ WRAPPERS: Final = (
     "ray.exceptions.RayTaskError",
     "UnpickleableError",
     "RuntimeError: cancelled",
+    "ChildProcessError: worker died",  # until 0.10, V0
     "RuntimeError: Executor failed.",
     "Ray workers have not started successfully",
     "Input socket thread died during startup",
@@ -54,6 +55,7 @@ ENDINGS: Final = (
     "died, exit code: ",  # until 0.10, V0
     "Application startup failed",
     "Frontend process failed during engine core initialization",
+    "Got fatal signal from worker processes, shutting down",  # 0.8
 )
 """Once one of these is read, the start cannot succeed any more."""
 
@@ -61,6 +63,8 @@ FATAL_HEADLINES: Final = (
     "EngineCore failed to start",
     "WorkerProc failed to start",
     "WorkerProc hit an exception",
+    "WorkerProc failed.",  # 0.14 and newer, after it had started
+    "RayWorkerProc failed",  # 0.20 and newer
     "EngineCore hit an exception",
     "EngineCore encountered a fatal error",
     "Error executing method",
@@ -208,7 +212,7 @@ class Ends:
             self.codes.setdefault(found[1], (_int(found[2] or found[3] or found[4] or ""), text, line))
         if "EngineCore failed to start" in text or "WorkerProc initialization failed" in text:
             self.engine_spoke_of_failure = True
-        if "WorkerProc initialization failed" in text or "Worker proc" in text:
+        if any(map(text.__contains__, ("WorkerProc initialization failed", "Worker proc", "RayWorkerProc"))):
             self.wrapper_lost = True
         if self.wrapper is None or "WorkerProc" in text:
             self.wrapper = (text, process, line)

@@ -47,6 +47,17 @@ _ENTRIES: Final = frozenset(
 )
 
 
+# vLLM's modules that log a traceback only of what ends their process (0.4 to 0.33).
+_ENTRY_MODULES: Final = (
+    "core.py:",
+    "engine.py:",  # until 0.10, V0
+    "multiproc_executor.py:",
+    "multiproc_worker_utils.py:",  # until 0.10, V0
+    "worker_base.py:",
+)
+_GRAVE: Final = ("ERROR", "CRITICAL")
+
+
 @attrs.frozen(kw_only=True)
 class Candidate:
     """Something that may be the cause."""
@@ -82,7 +93,23 @@ def ends_process(chain: RaisedChain) -> bool:
         return False
     if headed(chain, aftermath.FATAL_HEADLINES):
         return True
-    return chain.level is not None and not _ENTRIES.isdisjoint(chain.links[0].functions[:1])
+    if chain.level is None:
+        return False
+    return _is_dying_word(chain) or not _ENTRIES.isdisjoint(chain.links[0].functions[:1])
+
+
+def _is_dying_word(chain: RaisedChain) -> bool:
+    """Whether it is what a process logged when it ended, without the line that says so.
+
+    An excerpt begins further down, or V0 said no more than the exception itself.
+    """
+    if chain.level not in _GRAVE or chain.source is None:
+        return False
+    if not chain.source.rpartition("/")[2].startswith(_ENTRY_MODULES):
+        return False
+    if chain.headline is None:
+        return chain.beheaded
+    return chain.headline.strip() in chain.links[-1].full
 
 
 def weigh_known(chain: RaisedChain) -> int:

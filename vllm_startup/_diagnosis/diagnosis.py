@@ -45,8 +45,8 @@ from vllm_startup._diagnosis.candidates import (
 )
 from vllm_startup._diagnosis.evidence import clean, with_evidence
 from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
+from vllm_startup._log.exceptions import HEADER, MAX_TEXT, RaisedChain, RaisedError, carried
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
-from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError, carried
 from vllm_startup._log.tracebacks import Tracebacks
 from vllm_startup._log.triggers import Triggers
 from vllm_startup.causes._rules import RANKS, CauseRule
@@ -153,6 +153,8 @@ class Diagnosis:
         if used == "no":
             self.skip(line)
             self._read_line(line, [clue.rule for clue in clues if clue.rule is not None])
+        elif used == "frame" and HEADER in line.message:
+            self._read_headline(line, clues)
         elif used == "message" and is_ending(line):
             self._fatal = True
             self._ends.read(line.message, process=line.process, line=line.number)
@@ -287,6 +289,16 @@ class Diagnosis:
                 )
             )
             return
+
+    def _read_headline(self, line: Line, clues: Iterable[Clue]) -> None:
+        """What stands before a traceback in its own line: an excerpt may end before its exception."""
+        before = line.message.partition(HEADER)[0]
+        if not before.strip() or line.level in HARMLESS_LEVELS:
+            return
+        if line.level is not None and not self._ready:
+            self._fatal = self._fatal or any(map(before.__contains__, aftermath.FATAL_HEADLINES))
+        line = attrs.evolve(line, message=before)
+        self._read_line(line, [clue.rule for clue in clues if clue.rule is not None])
 
     def _read_spoken(self, line: Line) -> None:
         """What a rule knows of an exception, said without its class: much may be retried or survived."""

@@ -82,6 +82,8 @@ class RaisedChain:
     Attributes:
         headline: The line before it by the same writer: what a logger's record says first.
         level: The record's level; None for what the interpreter printed.
+        source: Where it was logged, as in `Line.source`; None for what the interpreter printed.
+        beheaded: Whether its first lines are not there: an excerpt begins in the middle of it.
     """
 
     links: tuple[RaisedError, ...]
@@ -90,6 +92,8 @@ class RaisedChain:
     pid: int | None = None
     level: str | None = None
     headline: str | None = None
+    source: str | None = None
+    beheaded: bool = False
 
     @property
     def first_line(self) -> int:

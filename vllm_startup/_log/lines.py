@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from vllm_startup._log import jsonlogs, records
+from vllm_startup._log import jsonlogs, logfmt, records
 from vllm_startup._log.prefixes import Prefixes, Stripped
 from vllm_startup._roles import Role, role_of
 
@@ -158,6 +158,10 @@ class LineReader:
             found = jsonlogs.parse(text)
             if found is not None:
                 return self._json(found, number, outer, depth)
+        if text.startswith(logfmt.BEGINS) and depth < _DEEPEST:
+            inner = logfmt.parse(text)
+            if inner is not None:
+                return self._visible(inner.text, number, inner, depth + 1)
         record = records.dated(text)
         if record is not None:
             return self._dated(record, text, number, outer, depth)

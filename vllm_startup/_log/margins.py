@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 _LOOKED_AT: Final = 200  # lines
 _FEWEST: Final = 3
+# A window that a terminal program has drawn around a log (k9s, lazydocker).
+_SIDES: Final = ("│", "┃", "║")
+_FRAME: Final = (*_SIDES, "┌", "└", "├", "╭", "╰", "╔", "╚", "┏", "┗")
 
 
 def margin_of(lines: list[str]) -> Callable[[str], str] | None:
@@ -25,8 +28,18 @@ def margin_of(lines: list[str]) -> Callable[[str], str] | None:
         return lambda line: line.removeprefix(quote) if line != ">" else ""
     if _is_numbered(head):
         return _unnumbered
+    if all(line.startswith(_FRAME) for line in filled):
+        return _unframed
     margin = _margin().match(_common(min(filled), max(filled)))
     return _outdented(margin[0]) if margin is not None else None
+
+
+def _unframed(line: str) -> str:
+    bare = line.rstrip("\r")
+    if not bare.startswith(_SIDES):
+        return "" if bare.startswith(_FRAME) else line
+    inside = bare[1:].removeprefix(" ")
+    return inside[:-1].rstrip() if inside.endswith(_SIDES) else inside
 
 
 def _outdented(margin: str) -> Callable[[str], str]:

@@ -76,6 +76,7 @@ class _Stream:
 
     def __init__(self, line: Line, headline: str | None) -> None:
         self.process, self.role, self.pid, self.level = line.process, line.role, line.pid, line.level
+        self.source = line.source
         self.headline = headline
         self.links: list[RaisedError] = []
         self.link: Link = "first"
@@ -85,6 +86,7 @@ class _Stream:
         self.foreign = 0
         self.indent = 0  # of an excerpt that was pasted indented
         self.seen = line.number
+        self.beheaded = False
         self.aside: _Stream | None = None  # another traceback, printed in the middle of this one
         self._begin()
 
@@ -198,8 +200,10 @@ class _Stream:
                 pid=self.pid,
                 level=self.level,
                 headline=self.headline,
+                source=self.source,
+                beheaded=self.beheaded and at == 0,
             )
-            for group in groups
+            for at, group in enumerate(groups)
         ]
 
 
@@ -288,18 +292,24 @@ class Tracebacks:
     def _start(self, key: _Key, line: Line, text: str) -> Consumed:
         if HEADER in text:
             stream = self._open(key, line)
-            stream.indent = len(text) - len(text.lstrip()) if text.lstrip().startswith(HEADER) else 0
+            before = text.partition(HEADER)[0]
+            stream.indent = 0 if before.strip() else len(before)
+            if before.strip():
+                stream.headline = before[:500]
             stream.header(line)
             return "frame"
         frame = frame_of(text)
         if frame is not None:
             stream = self._open(key, line)
             stream.indent = max(len(text) - len(text.lstrip()) - _FRAME_INDENT, 0)
+            stream.beheaded = True
             stream.frame(line, *frame)
             return "frame"
         raised = bare_exception(text)
         if raised is not None:
-            self._open(key, line).exception(line, *raised)
+            stream = self._open(key, line)
+            stream.beheaded = True
+            stream.exception(line, *raised)
             return "message"
         self._remember(key, line)
         return "no"

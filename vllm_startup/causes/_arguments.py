@@ -231,6 +231,37 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.7 to 0.33",
     ),
     CauseRule(
+        literal="has not been registered",
+        pattern=r"tool_parser:'|reasoning_parser_name='",
+        exceptions=("TypeError",),
+        build=lambda found: _argument(
+            "--tool-call-parser" if "tool_parser" in found.text else "--reasoning-parser", found
+        ),
+        versions="0.12 to 0.33",
+    ),
+    CauseRule(
+        literal="No model specified! Please specify model",
+        build=lambda found: _argument("model", found),
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal="Invalid value '",
+        pattern=r"Invalid value '[^'\n]{0,200}' (?:for|in) (?P<argument>VLLM_\w{1,80})\. Valid options",
+        build=lambda found: _argument(found.word("argument"), found),
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="must be a valid integer",
+        pattern=r"(?P<argument>VLLM_PORT) '[^'\n]{0,200}' must be a valid integer",
+        build=lambda found: _argument(found.word("argument"), found),
+        versions="0.8.5 to 0.33",
+    ),
+    CauseRule(
+        literal="must be divisible by n_predict",
+        build=lambda found: _argument("--speculative-config", found),
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
         literal="got an unexpected keyword argument",
         pattern=r"(?:EngineArgs|Config)\.?\w*(?:\.__init__)?\(\) got an unexpected keyword argument '"
         r"(?P<argument>\w{1,80})'",

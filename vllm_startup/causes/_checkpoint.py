@@ -182,7 +182,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="in loaded state!", pattern=r"Missing keys ", build=_mismatch, versions="0.6 to 0.33"),
     CauseRule(
         literal="size mismatch for",
-        pattern=r"size mismatch for (?P<parameter>[\w.]{1,200})",
+        pattern=r"size mismatch for (?P<parameter>[\w.]{1,200}): copying a param",
         build=_mismatch,
         versions="torch",
     ),
@@ -297,4 +297,37 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(literal="is unsupported LoRA weight", build=_adapter, versions="0.3 to 0.33"),
     CauseRule(literal="expected target modules in", build=_adapter, versions="0.4 to 0.33"),
+    CauseRule(
+        literal="ValueError: vLLM ",
+        pattern=r"^ValueError: vLLM (?:only supports modules_to_save being None"
+        r"|does not yet support (?:(?:RS|Do)(?:LoRA|RA)\b|bias))",
+        build=_adapter,
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="Adapter bias cannot be used without",
+        build=_adapter,
+        versions="0.6 to 0.9",
+    ),
+    CauseRule(
+        literal="required configuration fields",
+        pattern=r"Missing required configuration fields: ",
+        frame="from_local_dir",
+        build=_adapter,
+        versions="0.7 to 0.33",
+    ),
+    CauseRule(literal="LoRA rank `r` must be", build=_adapter, versions="0.33"),
+    CauseRule(
+        literal="doesn't contain tensors",
+        pattern=r"ValueError: (?P<adapter>\S{1,400}) doesn't contain tensors",
+        build=_adapter,
+        versions="0.3 to 0.33",
+    ),
+    CauseRule(
+        literal="Call to add_lora method failed",
+        pattern=r"Call to add_lora method failed: ",
+        rank="vague",
+        build=lambda found: attrs.evolve(_adapter(found), confidence="likely"),
+        versions="0.8 to 0.33",
+    ),
 )

@@ -61,7 +61,10 @@ def _build(found: Found) -> Cause:
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="No working C++ compiler found",
-        build=lambda _: _compiler("a C++ compiler", f"{apt('g++')}, or start with --enforce-eager"),
+        pattern=r"No working C\+\+ compiler found(?:[^\n]{0,120}?'(?P<tool>[^'\n]{1,100})'\))?",
+        build=lambda found: _compiler(
+            found.word("tool") or "a C++ compiler", f"{apt('g++')}, or start with --enforce-eager"
+        ),
         versions="torch 2.x",
     ),
     CauseRule(

@@ -167,7 +167,12 @@ RULES: tuple[CauseRule, ...] = (
         build=_illegal,
         versions="CUDA error 700",
     ),
-    CauseRule(literal="CUDA error: misaligned address", build=_illegal, versions="CUDA error 716"),
+    CauseRule(
+        literal="error: misaligned address",
+        pattern=r"(?:CUDA|HIP) error: misaligned address",
+        build=_illegal,
+        versions="CUDA and HIP error 716",
+    ),
     CauseRule(literal="uncorrectable ECC error", build=_hardware, versions="CUDA error 214"),
     CauseRule(literal="uncorrectable NVLink error", build=_hardware, versions="CUDA error 220"),
     CauseRule(literal="GPU is lost", where="both", build=_hardware, versions="NVML"),
@@ -182,13 +187,14 @@ RULES: tuple[CauseRule, ...] = (
         versions="NVIDIA driver",
     ),
     CauseRule(
-        literal="CUDA error: unspecified launch failure",
+        literal="error: unspecified launch failure",
+        pattern=r"(?:CUDA|HIP) error: unspecified launch failure",
         rank="generic",
         build=lambda _: GpuHardwareFault(
             message="a kernel failed without a reason: the GPU, its driver or the kernel is at fault",
             confidence="likely",
         ),
-        versions="CUDA error 719",
+        versions="CUDA and HIP error 719",
     ),
     CauseRule(
         literal="code=killed, status=9/KILL",

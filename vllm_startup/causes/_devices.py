@@ -122,7 +122,12 @@ RULES: tuple[CauseRule, ...] = (
         build=lambda _: attrs.evolve(none_visible(), confidence="likely", hint=None),
         versions="torch 1.x to 2.9",
     ),
-    CauseRule(literal="no CUDA-capable device is detected", build=_none_visible, versions="CUDA error 100"),
+    CauseRule(
+        literal="-capable device is detected",
+        pattern=r"no (?:CUDA|ROCm)-capable device is detected",
+        build=_none_visible,
+        versions="CUDA and HIP error 100",
+    ),
     CauseRule(
         literal="Found no NVIDIA driver on your system", build=_none_visible, versions="torch 1.x to 2.9"
     ),
@@ -191,6 +196,36 @@ RULES: tuple[CauseRule, ...] = (
         literal="Ray does not allocate any GPUs on the driver node",
         build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
         versions="0.4 to 0.8",
+    ),
+    CauseRule(
+        literal="Not enough resources to allocate ",
+        pattern=r"Not enough resources to allocate (?P<needed>\d+) (?:DP ranks on DP master node "
+        r"[^\n,]{1,64}, possible to fit (?P<available>\d+)|(?:DP )?(?:placement groups|ranks))",
+        build=_not_enough,
+        versions="0.9 to 0.33, Ray",
+    ),
+    CauseRule(
+        literal="local range: [",
+        pattern=r"Error (?:computing|setting) \w[\w ]{0,60}: local range: \[",
+        build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
+        versions="0.9 to 0.33, data parallel",
+    ),
+    CauseRule(
+        literal="exceeds the number of visible ",
+        pattern=r"replica size \((?P<needed>\d+)\) exceeds the number of visible \w+ devices "
+        r"\((?P<available>\d+)\)",
+        build=_not_enough,
+        versions="0.33, XPU",
+    ),
+    CauseRule(
+        literal="--device-ids",
+        pattern=r"--device-ids (?:index (?P<device>\d+) is out of range|provides \d+ devices, but DP rank)",
+        build=lambda found: InvalidDevice(
+            message=found.error.text if found.error is not None else found.text,
+            device=found.number("device"),
+            retryable=False,
+        ),
+        versions="0.32 to 0.33",
     ),
     CauseRule(
         literal="invalid device ordinal",

@@ -138,7 +138,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="gloo/transport/tcp",
-        pattern=r"Timed out waiting|connect timeout|unable to connect|Unable to find address",
+        pattern=r"Timed out waiting|connect timeout|unable to connect|Unable to find address"
+        r"|No route to host|Connection refused|Network is unreachable|Host is unreachable",
         rank="generic",
         build=lambda _: GlooFailed(message="gloo could not reach a peer", retryable=None),
         versions="torch 1.x to 2.9",

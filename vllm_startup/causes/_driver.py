@@ -124,20 +124,30 @@ RULES: tuple[CauseRule, ...] = (
         versions="NVML 18",
     ),
     CauseRule(
+        literal="driver is a stub library",
+        build=_mismatch,
+        versions="CUDA error 34",
+    ),
+    CauseRule(
+        literal="Error 500: named symbol not found",
+        build=lambda found: attrs.evolve(_mismatch(found), confidence="likely"),
+        versions="CUDA error 500, under WSL and Docker Desktop",
+    ),
+    CauseRule(
         literal="operation cannot be performed in the present state",
         build=_not_permitted,
         versions="CUDA error 401",
     ),
     CauseRule(
-        literal="CUDA error: operation not permitted",
+        literal="operation not permitted",
         # "... when stream is capturing" (900) is no word of the driver's.
-        pattern=r"CUDA error: operation not permitted(?! when stream)",
+        pattern=r"(?:CUDA error|Error 800): operation not permitted(?! when stream)",
         build=_not_permitted,
         versions="CUDA error 800",
     ),
     CauseRule(
         literal="operation not supported",
-        pattern=r"CUDA (?:driver )?error: operation not supported",
+        pattern=r"(?:CUDA (?:driver )?error|Error 801): operation not supported",
         build=lambda found: attrs.evolve(_not_permitted(found), confidence="likely"),
         versions="CUDA error 801",
     ),

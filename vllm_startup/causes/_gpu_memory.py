@@ -153,6 +153,15 @@ def _shorter(length: int | None, fits: int | None, needed: int | None, available
     return f"start with --max-model-len of about {about}, or raise --gpu-memory-utilization"
 
 
+def _no_cache(_: Found) -> Cause:
+    return NoKvCacheMemory(
+        message="weights and activations leave no GPU memory for the KV cache",
+        hint="raise --gpu-memory-utilization, lower --max-num-batched-tokens, or use more GPUs or "
+        "smaller weights",
+        retryable=False,
+    )
+
+
 def _too_small(found: Found) -> Cause:
     length, fits = found.number("length"), found.number("fits")
     needed, available = found.size("needed"), found.size("available")
@@ -169,10 +178,11 @@ def _too_small(found: Found) -> Cause:
 
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
-        literal="out of memory occurred when warming up sampler",
-        pattern=r"when warming up sampler with (?P<count>\d+)",
+        literal="out of memory occurred when warming up",
+        pattern=r"when warming up (?P<what>sampler|pooler)(?: \([^)\n]{1,80}\))? with (?P<count>\d+)",
         build=lambda found: GpuOutOfMemory(
-            message=f"GPU memory ran out while the sampler was warmed up with {found.word('count')} requests",
+            message=f"GPU memory ran out while the {found.word('what')} was warmed up with "
+            f"{found.word('count')} requests",
             hint="lower --max-num-seqs first, then --gpu-memory-utilization",
             retryable=False,
         ),
@@ -190,7 +200,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="out of memory",
-        pattern=r"(?:CUDA|HIP|XPU)(?: driver)? (?:[Ee]rror: )?out of memory",
+        pattern=r"(?:(?:CUDA|HIP|XPU)(?: driver)? (?:[Ee]rror: )?|Error 2: )out of memory",
         build=_out_of_memory,
         versions="torch 1.12 to 2.9",
     ),
@@ -248,14 +258,10 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="No available memory for the cache blocks",
-        build=lambda _: NoKvCacheMemory(
-            message="weights and activations leave no GPU memory for the KV cache",
-            hint="raise --gpu-memory-utilization, lower --max-num-batched-tokens, or use more GPUs or "
-            "smaller weights",
-            retryable=False,
-        ),
+        build=_no_cache,
         versions="0.2 to 0.33",
     ),
+    CauseRule(literal="Cannot auto-fit max_model_len", build=_no_cache, versions="0.14 to 0.33"),
     CauseRule(
         literal="To serve at least one request with the model",
         pattern=r"max seq len \((?P<length>[\d,]+)\), \(?(?P<needed>[\d.]+) GiB KV cache is needed"

@@ -87,6 +87,17 @@ def _no_kernel_for(found: Found) -> QuantizationUnsupported:
     )
 
 
+def _not_compiled(found: Found) -> Cause:
+    capability = found.number("capability")
+    return QuantizationUnsupported(
+        message=f"this build has no kernel {found.word('method')} for compute capability "
+        f"{_dotted(capability)}",
+        hint="use a build that was made for this GPU, or a checkpoint in another format",
+        capability=capability,
+        retryable=False,
+    )
+
+
 def _dtype_of_method(found: Found) -> Cause:
     dtype, method = found.word("dtype"), found.word("method")
     allowed = [each.rpartition(".")[2] for each in found.names("allowed") or ()]
@@ -94,6 +105,15 @@ def _dtype_of_method(found: Found) -> Cause:
         message=f"quantisation {method} does not go with {dtype}",
         hint=f"start with --dtype {allowed[0]}" if allowed else None,
         dtype=dtype,
+        retryable=False,
+    )
+
+
+def _no_fp8(found: Found) -> Cause:
+    return DtypeUnsupported(
+        message=f"the GPU cannot compute in {found.word('dtype')}: FP8 needs compute capability 8.9",
+        hint="use a checkpoint without FP8, and leave --kv-cache-dtype fp8 out",
+        dtype=found.word("dtype"),
         retryable=False,
     )
 
@@ -177,6 +197,24 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.2 to 0.33",
     ),
     CauseRule(
+        literal="not supported in this architecture",
+        pattern=r"type (?P<dtype>fp8\w{1,12}) not supported in this architecture",
+        build=_no_fp8,
+        versions="triton 2.1 to 3.6",
+    ),
+    CauseRule(
+        literal="KV cache is not supported ",
+        pattern=r"(?P<dtype>FP8|bfloat16) KV cache is not supported [^\n]{0,200}?\(compute capability "
+        r"[^\n]{0,200}?--kv-cache-dtype (?P<instead>\w{1,20})",
+        build=lambda found: DtypeUnsupported(
+            message=f"the GPU cannot hold the KV cache in {found.word('dtype')}",
+            hint=f"start with --kv-cache-dtype {found.word('instead')}",
+            dtype=found.word("dtype"),
+            retryable=False,
+        ),
+        versions="0.32 to 0.33",
+    ),
+    CauseRule(
         literal="is not supported for quantization method",
         pattern=r"torch\.(?P<dtype>\w{1,30}) is not supported for quantization method "
         r"(?P<method>[\w-]{1,60})(?:\. Supported dtypes: \[(?P<allowed>[^\]]{1,200})\])?",
@@ -206,6 +244,18 @@ RULES: tuple[CauseRule, ...] = (
         exceptions=("NotImplementedError", "ValueError", "AssertionError"),
         build=_no_kernel_for,
         versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="No compiled ",
+        pattern=r"No compiled (?P<method>\w{1,60})[^\n]{0,120}? CUDA device capability: (?P<capability>\d+)",
+        build=_not_compiled,
+        versions="0.4 to 0.33, csrc",
+    ),
+    CauseRule(
+        literal="No compiled nvfp4",
+        pattern=r"No compiled (?P<method>nvfp4) (?:\w+ ){1,3}kernel",
+        build=_no_kernel_for,
+        versions="0.8 to 0.33, csrc",
     ),
     CauseRule(
         literal="Failed to find a kernel that can implement the",

@@ -124,6 +124,14 @@ def _no_memory(_: Found) -> Cause:
     return HostOutOfMemory(message="the process could not allocate host memory", retryable=None)
 
 
+def _too_many_files(_: Found) -> Cause:
+    return TooManyOpenFiles(
+        message="the limit of open files was reached",
+        hint="raise it: ulimit -n 65536 (systemd: LimitNOFILE=65536, docker: --ulimit nofile=65536)",
+        retryable=False,
+    )
+
+
 def shared_memory_too_small() -> SharedMemoryTooSmall:
     """``/dev/shm`` is too small, or is not there."""
     return SharedMemoryTooSmall(
@@ -312,6 +320,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="Cannot allocate memory", build=_no_memory, rank="generic", versions="glibc"),
     CauseRule(
         literal="MemoryError",
+        pattern=r"MemoryError(?!: Not enough space in the data buffer)",  # of vLLM's own
         exceptions=("MemoryError",),
         build=_no_memory,
         rank="generic",
@@ -393,14 +402,14 @@ RULES: tuple[CauseRule, ...] = (
         build=lambda found: _taken(found, None),
         versions="Python, ZeroMQ",
     ),
+    CauseRule(literal="Too many open files", build=_too_many_files, versions="glibc"),
     CauseRule(
-        literal="Too many open files",
-        build=lambda _: TooManyOpenFiles(
-            message="the limit of open files was reached",
-            hint="raise it: ulimit -n 65536 (systemd: LimitNOFILE=65536, docker: --ulimit nofile=65536)",
-            retryable=False,
-        ),
-        versions="glibc",
+        literal="Too many open files (",
+        pattern=r"^Too many open files \([^()\n]{1,300}\.[ch]pp:\d{1,6}\)",
+        where="line",
+        ends=True,  # libzmq aborts
+        build=_too_many_files,
+        versions="libzmq 4",
     ),
     CauseRule(
         literal="getpwuid(): uid not found",

@@ -223,6 +223,14 @@ RULES: tuple[CauseRule, ...] = (
         versions="Python",
     ),
     CauseRule(
+        literal="No such file or directory: ",
+        pattern=r"No such file or directory: '(?:/\S{0,200}/)?(?P<program>ninja|nvcc|ptxas|hipcc"
+        r"|(?:gcc|g\+\+|cc|c\+\+|clang(?:\+\+)?))'",
+        exceptions=("FileNotFoundError",),
+        build=_program,
+        versions="Python",
+    ),
+    CauseRule(
         literal="not found",
         pattern=r"^(?:[^\s:]{1,200}: )?(?:line )?(?:\d+: )?(?P<program>vllm|python3?): (?:command )?"
         r"not found$",
@@ -272,7 +280,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="is not available",
-        pattern=r"RuntimeError: (?P<component>NIXL|Mooncake|MoRIIO|UVA|FlashMLA|DeepEP"
+        pattern=r"RuntimeError: (?P<component>NIXL|Mooncake|MoRIIO|FlashMLA|DeepEP"
         r"|(?:FlashInfer|DeepGEMM)(?: backend)?) is not available",
         build=_component,
         versions="0.9 to 0.33",
@@ -299,6 +307,18 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"^ImportError: Package '(?P<component>[\w.-]{1,60})' is not installed",
         build=_component,
         versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="No package metadata was found for ",
+        pattern=r"No package metadata was found for (?P<component>[\w.-]{1,60})",
+        build=_component,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="fastokens",
+        pattern=r"'(?P<component>fastokens)' package \(>= [\w.]{1,20}\) is required",
+        build=_component,
+        versions="0.32 to 0.33",
     ),
     CauseRule(
         literal="Using Ray backend",
@@ -350,6 +370,16 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="Linux, Docker",
+    ),
+    CauseRule(
+        literal="UVA is not available",
+        build=lambda _: PlatformUnsupported(
+            message="the platform does not let the GPU read the host's memory, as WSL2 by default",
+            hint="start with VLLM_WSL2_ENABLE_PIN_MEMORY=1, or with VLLM_USE_V2_MODEL_RUNNER=0",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.22 to 0.33",
     ),
     CauseRule(literal="uvloop does not support Windows", where="both", build=_platform, versions="uvloop"),
     CauseRule(

@@ -266,6 +266,20 @@ RULES: tuple[CauseRule, ...] = (
         versions="triton 2 to 3.5",
     ),
     CauseRule(
+        literal="'NoneType' object has no attribute 'c",
+        pattern=r"'NoneType' object has no attribute '(?P<symbol>c(?:get_|set_|(?:de)?quantize|i?gemm)"
+        r"\w{0,60})'",
+        build=lambda found: BinaryIncompatible(
+            message="bitsandbytes was installed without the binaries for this CUDA",
+            hint="reinstall it: pip install -U bitsandbytes",
+            confidence="likely",
+            library="bitsandbytes",
+            symbol=found.word("symbol"),
+            retryable=False,
+        ),
+        versions="bitsandbytes 0.41 to 0.46",
+    ),
+    CauseRule(
         literal="'_OpNamespace' '_",
         pattern=r"'_OpNamespace' '(?P<library>\w{1,60})' object has no attribute '(?P<symbol>\w{1,100})'",
         build=lambda found: attrs.evolve(_binary(found), confidence="likely"),

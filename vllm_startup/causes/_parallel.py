@@ -42,6 +42,19 @@ def _indivisible(found: Found) -> ParallelSizeInvalid:
     )
 
 
+def _context(found: Found) -> ParallelSizeInvalid:
+    size, most = found.number("size"), found.number("count")
+    return ParallelSizeInvalid(
+        message="the decode context parallel size does not go with the tensor parallel size and the model's "
+        "KV heads",
+        hint=f"start with --decode-context-parallel-size {most} or less" if most else None,
+        what="decode context parallel size",
+        size=size,
+        allowed=most,
+        retryable=False,
+    )
+
+
 def _groups_cut(_: Found) -> Cause:
     return ParallelSizeInvalid(
         message="the tensor parallel size cuts the quantised weights at a place that their groups "
@@ -63,7 +76,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="must be divisible by",
-        pattern=r"(?P<what>Number of experts|[Nn]um(?:ber of)? ?_?\w+|tp_size|world_size"
+        pattern=r"(?P<what>Number of experts|(?!num_speculative)[Nn]um(?:ber of)? ?_?\w+|tp_size|world_size"
         r"|nnodes|[Aa]ttention sink heads)[^\n]{0,60}?\(?=?(?P<count>\d+)\)?"
         r"[^\n]{0,40}? must be divisible by ?[^\n]{0,60}?(?P<size>\d+)",
         rank="generic",
@@ -120,7 +133,7 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.33",
     ),
     CauseRule(
-        literal="with tensor parallelism is not supported",
+        literal="BitsAndBytes models with tensor parallelism is not supported",
         build=lambda _: ParallelSizeInvalid(
             message="weights that were quantised with bitsandbytes cannot be split among ranks",
             hint="start with --tensor-parallel-size 1 (and --pipeline-parallel-size for more GPUs)",
@@ -128,6 +141,28 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="0.6 to 0.8",
+    ),
+    CauseRule(
+        literal="Online transforms with tensor parallelism",
+        build=lambda _: ParallelSizeInvalid(
+            message="weights that are transformed while they are loaded cannot be split among ranks",
+            hint="start with --tensor-parallel-size 1",
+            what="tensor parallel size",
+            retryable=False,
+        ),
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="decode-context-parallel-size` (",
+        pattern=r"`--decode-context-parallel-size` \((?P<size>\d+)\) exceeds the maximum supported value "
+        r"\((?P<count>\d+)\)",
+        build=_context,
+        versions="0.32 to 0.33",
+    ),
+    CauseRule(
+        literal="Decode context parallelism for GQA/MQA requires",
+        build=lambda found: attrs.evolve(_context(found), confidence="likely"),
+        versions="0.32 to 0.33",
     ),
     CauseRule(
         literal="Pipeline parallelism is not supported for this model",

@@ -160,6 +160,7 @@ FAMILIES: Final = (
     "_parallel",
     "_model_access",
     "_model_support",
+    "_attention",
     "_checkpoint",
     "_host",
     "_distributed",
