@@ -215,6 +215,21 @@ def test_a_notebook_s_traceback() -> None:
     ) == [[("first", "ValueError", "bad")]]
 
 
+def test_an_old_notebook_s_traceback_names_its_functions() -> None:
+    (chain,) = chains(
+        "ValueError                                Traceback (most recent call last)",
+        "<ipython-input-7-92d2819a49ae> in <cell line: 4>()",
+        "----> 4 llm = LLM(",
+        "",
+        "/usr/lib/python3.10/vllm/engine/llm_engine.py in from_engine_args(cls, engine_args)",
+        "--> 501         raise ValueError(said)",
+        "",
+        "ValueError: bad",
+    )
+    assert chain.links[0].functions == ("<cell", "from_engine_args")
+    assert chain.links[0].location == ("/usr/lib/python3.10/vllm/engine/llm_engine.py", "from_engine_args")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -118,6 +118,12 @@ def _notebook_frame() -> re.Pattern[str]:
     return re.compile(r"File ([^\s:]+):\d+, in ([^\s(]+)")
 
 
+@cache
+def _old_notebook_frame() -> re.Pattern[str]:
+    """IPython's until 7, which Colab has."""
+    return re.compile(r"([~/]\S{1,400}\.pyx?|<ipython-input-[\w-]{1,80}>) in ([\w<>.]{1,200})")
+
+
 _CLASSES: Final = ("Error", "Exception")  # bindings' classes may begin small: nixl's nixlBackendError
 _SUFFIXES: Final = (
     "Error", "Exception", "Warning", "Interrupt", "Exit", "Iteration", "ExceptionGroup", "Failed",
@@ -184,6 +190,10 @@ def frame_of(text: str) -> tuple[str, str] | None:
             return found[1], (found[2] or "").strip()
     if text.startswith("File ") and ", in " in text:
         found = _notebook_frame().match(text)
+        if found is not None:
+            return found[1], found[2]
+    if text.startswith(("/", "~/", "<ipython-input-")) and " in " in text[:420]:
+        found = _old_notebook_frame().match(text)
         if found is not None:
             return found[1], found[2]
     return None
