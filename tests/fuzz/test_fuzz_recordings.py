@@ -27,7 +27,7 @@ values: st.SearchStrategy[Any] = st.recursive(
 
 def recording(observations: list[Observation], tmp: Any) -> list[str]:
     recorder = Recorder(tmp)
-    recorder.begin(Terms(), at=0.0, wall=0.0, utc_offset_s=0.0)
+    recorder.begin(Terms(), wall=0.0, utc_offset_s=0.0)
     for observation in observations:
         recorder.write(observation)
     recorder.end(observations[-1].at if observations else 0.0)
