@@ -349,3 +349,13 @@ def test_a_program_that_is_killed_leaves_no_client(sshd: Sshd) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
     ended(master)
+
+
+def test_who_hears_of_a_loss_when_it_is_mended_hears_of_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = Connection("gpubox")
+    connection._lost = "Connection reset by peer"
+    alive = iter([False, True])  # before the lock, and when it is got
+    monkeypatch.setattr(connection, "_alive", lambda: next(alive))
+    with pytest.raises(ConnectionLostError, match="is lost: Connection reset by peer"):
+        connection.check()
+    assert not connection._is_lost

@@ -144,11 +144,12 @@ class Connection:
         """Do nothing while the connection stands.
 
         Raises:
-            ConnectionLostError: It is lost.
+            ConnectionLostError: It is lost, or was until just now.
         """
         if not self._alive():
-            with self._lock:
-                self._note_loss()
+            with self._lock:  # which who makes it anew holds meanwhile
+                if not self._alive():
+                    self._note_loss()
                 raise self._loss()
 
     def await_loss(self, generation: int) -> None:
