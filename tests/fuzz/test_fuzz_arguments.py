@@ -112,7 +112,9 @@ def is_sound(status: int, said: str, *names: str) -> None:
 
 @given(st.sampled_from(OPTIONS), some)
 def test_an_option_of_wait(option: str, value: str) -> None:
-    status, said = run("wait", "http://127.0.0.1:1", "--timeout", "0.001", f"{option}={value}")
+    status, said = run(
+        "wait", "http://127.0.0.1:1", f"{option}={value}", "--timeout", "0.001"
+    )  # the last word
     is_sound(status, said, option, option[2:].replace("-", "_"), option[2:])
 
 
