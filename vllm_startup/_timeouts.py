@@ -6,7 +6,7 @@ import attrs
 
 from vllm_startup._phases import Phase
 
-_MOST_S = 1e12  # 30,000 years; beyond, times lose their seconds
+MOST_S = 1e12  # 30,000 years; beyond, times lose their seconds
 
 
 def _limit(_timeouts: object, attribute: attrs.Attribute[float | None], value: float | None) -> None:
@@ -14,7 +14,7 @@ def _limit(_timeouts: object, attribute: attrs.Attribute[float | None], value: f
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{attribute.name} must be a number of seconds or None for no limit, not {value!r}")
-    if not 0 < value < _MOST_S:
+    if not 0 < value < MOST_S:
         raise ValueError(
             f"{attribute.name} must be a positive, finite number of seconds, not {value!r};"
             " use None for no limit"

@@ -61,6 +61,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
         (["wait", "--gpus", "x"], "gpus must hold indices"),
         (["wait", "--json", "--events", "-"], "both write to standard output; give --events a file"),
         (["wait", "--events", "/nowhere/x"], "--events '/nowhere/x' cannot be written: No such file"),
+        (["wait", "--stall", "1e25"], "argument --stall: '1e25' is more than the 1e+12 seconds"),
         (["wait", "--timeout=--"], "argument --timeout: '--' is no value"),
         (["wait", "--record", "/nowhere/x"], "--record '/nowhere/x': No such file"),
         (["wait", "--baseline", "/nowhere/x"], "--baseline '/nowhere/x': No such file"),
@@ -69,6 +70,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
             "--api-key-file '/nowhere/x' cannot be read: No such file",
         ),
         (["wait", "--ca", "/nowhere/x"], "--ca '/nowhere/x' does not exist"),
+        (["wait", "--ca", "x" * 300], "does not exist; give a file or a folder of CA certificates"),
         (["wait", "--verify", "--ca", "x"], "argument --ca: not allowed with argument --verify"),
         (["wait", "--tim", "5"], "unrecognized arguments: --tim"),
         (["diagnose"], "give the log: FILE, - for standard input, --unit U or --container C"),
@@ -113,6 +115,12 @@ def test_wrong_usage_names_the_argument_and_the_fix(
     assert said in err
     assert "\x1b" not in err
     assert err.startswith("vllm-startup")
+
+
+@pytest.mark.parametrize("zero", ["0", "0.0", "-0", "none", "OFF"])
+def test_no_stall_limit_however_it_is_written(capsys: pytest.CaptureFixture[str], zero: str) -> None:
+    assert main(["wait", "http://127.0.0.1:1", f"--stall={zero}", "--timeout", "0.001", "--json"]) == 124
+    assert json.loads(capsys.readouterr().out)["limits"]["stall"] is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a file that can be opened and not read is in /proc")

@@ -8,10 +8,10 @@ from typing import Any, Final, NoReturn
 
 from vllm_startup._phases import Phase
 from vllm_startup._text import clean
-from vllm_startup._timeouts import Timeouts
+from vllm_startup._timeouts import MOST_S, Timeouts
 
 PROGRAM: Final = "vllm-startup"
-NO_LIMIT: Final = frozenset({"none", "0", "off"})
+NO_LIMIT: Final = frozenset({"none", "off"})
 LIMITED: Final = tuple(phase.value for phase in Phase if phase is not Phase.READY)
 _NAMES: Final = ("total", "cpu_only", *LIMITED)
 _LIKENESS: Final = 0.6  # difflib's own default: one or two letters wrong
@@ -49,12 +49,14 @@ def seconds(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds, such as 30 or 0.5") from None
     if not math.isfinite(value) or value < 0:
         raise argparse.ArgumentTypeError(f"must be 0 or more seconds, not {text!r}")
+    if value >= MOST_S:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than the {MOST_S:g} seconds that can be told")
     return value
 
 
 def limit(text: str) -> float | None:
     """A positive number of seconds; None for no limit."""
-    return None if text.lower() in NO_LIMIT else seconds(text)
+    return None if text.lower() in NO_LIMIT else seconds(text) or None  # a zero, however it is written
 
 
 def named_limit(text: str) -> tuple[str, float]:
