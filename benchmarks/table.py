@@ -49,12 +49,13 @@ def death(result: Json) -> Iterator[Row]:
 
 
 def cost(result: Json) -> Iterator[Row]:
-    for count, tree in result["results"]["processes"].items():
+    for start in result["results"]["starts"]:
         ours, naive = (
-            f"{tree[name]['pct_15_min']:.2f} %, {tree[name]['rss_mib']:.0f} MiB"
+            f"{start[name]['pct_15_min']:.2f} %, {start[name]['rss_mib']:.0f} MiB"
             for name in ("ours", "poll_1s")
         )
-        yield f"cost over 15 minutes, tree of {count} (of one core, memory)", "1 %, 60 MiB", ours, naive
+        what = f"{start['processes']} processes, {start['gpus']} GPUs"
+        yield f"cost over 15 minutes: {what} (of one core, memory)", "1 %, 60 MiB", ours, naive
 
 
 def flood(result: Json) -> Iterator[Row]:
@@ -66,6 +67,18 @@ def flood(result: Json) -> Iterator[Row]:
         yield text, budget, f"{found['machine_per_s']:,}", f"{found['naive_per_s']:,} (one regex)"
     worst = max(result["results"]["long_line_ms"].values())
     yield "worst line of 64 KiB", "50 ms", f"{worst:.1f} ms", ""
+
+
+def size(result: Json) -> Iterator[Row]:
+    for mib, found in result["results"]["sizes"].items():
+        ours, naive = found["ours"], found["grep"]
+        told = f"{ours['cpu_s']:.1f} s, {ours['rss_mib']:.0f} MiB"
+        yield (
+            f"`diagnose` of a log of {int(mib):,} MiB, {found['lines']:,} lines (processor time, memory)",
+            "flat memory",
+            told if ours["right"] else f"{told}, wrong cause",
+            f"`grep ERROR` {naive['cpu_s']:.1f} s",
+        )
 
 
 def imports(result: Json) -> Iterator[Row]:
@@ -124,6 +137,7 @@ ROWS: dict[str, Callable[[Json], Iterator[Row]]] = {
     "death": death,
     "cost": cost,
     "flood": flood,
+    "size": size,
     "imports": imports,
     "many": many,
     "causes": causes,

@@ -18,8 +18,9 @@ KEYS = {"question", "arguments", "budget", "results", "within_budget", "machine"
 RESULTS = {
     "ready": {"ours", "poll_1s", "poll_0.1s"},
     "death": {"exit_1", "exit_0", "kill", "aftermath", "alive"},
-    "cost": {"interpreter_cpu_s", "processes"},
+    "cost": {"interpreter_cpu_s", "starts"},
     "flood": {"literals", "uninteresting", "start", "starts_per_s", "long_line_ms"},
+    "size": {"sizes", "growth_mib"},
     "imports": {
         "bare",
         "attrs_and_transitions",
