@@ -22,7 +22,9 @@ from vllm_startup._readings import ProcessExited, ProcessFound
 from vllm_startup.testing import FakeClock, HungProbe, ScriptedProbe, hung_after, killed_after, ready_after
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+
+    from vllm_startup._clock import Timer
 
 OK = probes.Answer(tier="health", ok=True, status=200)
 NOTHING: tuple[probes.Reading, ...] = ()
@@ -232,6 +234,36 @@ async def test_a_short_interval_does_not_spin(interval_s: float) -> None:
     async with Startup([probe, ready_at(1)], clock=FakeClock(start=1234.5678)) as startup:
         await startup.wait_until_ready()
     assert 20 <= len(probe.sampled) <= 1 / interval_s + 2
+
+
+class Glancing(Own):
+    """Sees something new every ``news_s``."""
+
+    def __init__(self, name: str, *, news_s: float) -> None:
+        super().__init__(name, interval_s=0.1)
+        self.news_s, self.glances = news_s, 0
+
+    def glance(self, now: float) -> bool:
+        self.glances += 1
+        return now - (self.sampled[-1] if self.sampled else 0.0) >= self.news_s - 1e-9
+
+
+async def test_probes_that_see_nothing_new_share_one_timer_and_are_not_sampled() -> None:
+    timers: list[float] = []
+
+    class Counting(FakeClock):
+        def call_at(self, at: float, callback: Callable[[], None]) -> Timer:
+            timers.append(at)
+            return super().call_at(at, callback)
+
+    often, seldom, never = (Glancing(f"every {s} s", news_s=s) for s in (1.0, 5.0, 1e9))
+    async with Startup([often, seldom, never, ready_at(9.95)], clock=Counting()) as startup:
+        await startup.wait_until_ready()
+    assert (len(often.sampled), len(seldom.sampled), len(never.sampled)) == (10, 2, 1)
+    assert often.sampled == pytest.approx(range(10))
+    assert {probe.glances for probe in (often, seldom, never)} <= {98, 99, 100}
+    # A hundred turns, one timer each; the rest are the limits of samples and the watch's own beat.
+    assert len(timers) < 150
 
 
 async def test_a_slow_probe_is_asked_again_at_its_next_turn() -> None:

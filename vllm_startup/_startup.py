@@ -39,7 +39,7 @@ from vllm_startup._rules import Rule
 from vllm_startup._sampling import LEAVE_S, Sampler, checked
 from vllm_startup._text import described
 from vllm_startup._timeouts import Timeouts
-from vllm_startup._turn import Turn
+from vllm_startup._turn import Turns
 from vllm_startup._versions import versions
 from vllm_startup.probes._protocol import Probe
 
@@ -126,6 +126,7 @@ class Startup:
         self._fault: BaseException | None = None
         self._left_at: float | None = None
         self._began_at = 0.0
+        self._turns = Turns(self._clock, self._began_at)
         self._alive_at = 0.0
         self._next_tick = 0.0
 
@@ -148,6 +149,7 @@ class Startup:
             raise RuntimeError("a Startup can be entered once; make another one to watch again")
         self._loop = asyncio.get_running_loop()
         self._began_at = self._clock.now()
+        self._turns = Turns(self._clock, self._began_at)
         wall = self._clock.wall()
         offset = datetime.fromtimestamp(wall).astimezone().utcoffset() if wall is not None else None
         offset_s = offset.total_seconds() if offset is not None else 0.0
@@ -298,11 +300,11 @@ class Startup:
             return
         sleeper: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._resting_probes.add(sleeper)
-        turn = Turn(self._clock, sampler.probe, self._began_at, interval, lambda: _wake({sleeper}))
+        turn = self._turns.wait(sampler.probe, interval, lambda: _wake({sleeper}))
         try:
             await sleeper
         finally:
-            turn.cancel()
+            self._turns.cancel(turn)
             self._resting_probes.discard(sleeper)
 
     async def _rest(self, until: float) -> bool:

@@ -87,7 +87,7 @@ async def test_the_most_telling_of_several_addresses_speaks() -> None:
         bound.bind(("127.0.0.1", 0))
         ours = connector(f"http://localhost:{bound.getsockname()[1]}")
         no_route = Target(family=socket.AF_INET, sockaddr=("255.255.255.255", 1), host="x", local=False)
-        ours._targets = (no_route, *ours._targets)
+        ours._aim((no_route, *ours._targets))
         assert await ours.connect(0.0) == Attempt("refused", "Connection refused")
         assert not ours.local
 

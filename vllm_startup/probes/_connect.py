@@ -78,6 +78,7 @@ class Connector:
 
     Attributes:
         target: Where the last connect succeeded; else the first address, None before it is known.
+        local: Whether the server can only be on this machine, so that a connect is cheap.
     """
 
     def __init__(self, address: ServerAddress) -> None:
@@ -88,11 +89,6 @@ class Connector:
         self._is_name = not self._targets
         self._resolved_at: float | None = None
         self.target: Target | None = self._targets[0] if self._targets else None
-
-    @property
-    def local(self) -> bool:
-        """Whether the server can only be on this machine, so that a connect is cheap."""
-        return bool(self._targets) and all(target.local for target in self._targets)
 
     async def connect(self, now: float) -> Attempt:
         """Connect once and close.
@@ -124,6 +120,7 @@ class Connector:
     def _aim(self, targets: tuple[Target, ...]) -> None:
         self.close()
         self._targets = targets
+        self.local = bool(targets) and all(target.local for target in targets)
         self._refusals = tuple(_Refusal(target) for target in targets)
 
     async def _resolve(self, now: float) -> Attempt | None:

@@ -74,7 +74,7 @@ class LocalFiles:
 
     def stat(self, path: Path) -> FileStatus:
         """What is at a path."""
-        return path.stat()
+        return os.stat(path)  # noqa: PTH116 - 25 times a second, at half the price
 
     def open(self, path: Path) -> OpenFile:
         """Open it for reading."""

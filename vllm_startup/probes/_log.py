@@ -224,10 +224,9 @@ class FileFollower:
 
         Raises:
             OSError: The log cannot be looked at.
-            ValueError: Something else than a regular file is at its place.
         """
         settled = not self._waiting or self._told_partial is not None
-        return settled and not self.behind and self._file is not None and self._unchanged(self._stat())
+        return settled and not self.behind and self._file is not None and self._unchanged(self._there())
 
     def close(self) -> None:
         """Close the file."""
@@ -244,14 +243,16 @@ class FileFollower:
         )
 
     def _stat(self) -> FileStatus | None:
-        try:
-            there = self._files.stat(self._path)
-        except FileNotFoundError:
-            return None
-        except NotADirectoryError:
-            return None
-        _check_regular(there, self._path)
+        there = self._there()
+        if there is not None:
+            _check_regular(there, self._path)
         return there
+
+    def _there(self) -> FileStatus | None:
+        try:
+            return self._files.stat(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
 
     def _open(self, *, live: bool) -> None:
         try:
