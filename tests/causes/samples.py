@@ -63,7 +63,9 @@ def _read(lines: tuple[str, ...]) -> list[Line]:
 
 def _error(text: str, function: str) -> RaisedError:
     raised = parse_exception(text, loose=True)
-    functions = (function,) if function else ()
+    file, _, name = function.rpartition(":")
+    functions = (name,) if name else ()
+    location = (f"/a/{file}", name) if file else None
     if raised is None:
-        return RaisedError(type="", text=text, functions=functions)
-    return RaisedError(type=raised[0], text=raised[1], functions=functions)
+        return RaisedError(type="", text=text, functions=functions, location=location)
+    return RaisedError(type=raised[0], text=raised[1], functions=functions, location=location)

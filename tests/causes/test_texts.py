@@ -1,7 +1,7 @@
 """Every rule by a text that it is for, told by an engine that fails.
 
-``exceptions.tsv`` and ``lines.tsv``: kind, fields as JSON, a function of the traceback, the text
-(``\\n`` where a line of it ends).
+``exceptions.tsv`` and ``lines.tsv``: kind, fields as JSON, a function of the traceback (or a file
+and a function, ``vllm/config/cache.py:_verify``), the text (``\\n`` where a line of it ends).
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ def told(text: str, function: str) -> Cause | None:
         '  File "/a/b.py", line 3, in run',
     ]
     if function:
-        lines += ["    work()", f'  File "/a/c.py", line 4, in {function}']
+        file, _, name = function.rpartition(":")
+        lines += ["    work()", f'  File "/a/{file or "c.py"}", line 4, in {name}']
     return cause_of([prefix + line for line in (*lines, "    work()", *text.split("\n"))])
 
 

@@ -70,6 +70,11 @@ class RaisedError:
         return self.type.partition("(")[0].rpartition(".")[2]
 
     @property
+    def place(self) -> str:
+        """The innermost frame that was printed, as ``file:function``; empty without one."""
+        return "" if self.location is None else ":".join(self.location)
+
+    @property
     def full(self) -> str:
         """Type and text, as Python prints them."""
         return ": ".join(filter(None, (self.type, self.text)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._rules import CauseRule, Found, compiled
+from vllm_startup.causes._rules import CauseRule, Found
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -120,37 +120,6 @@ def _argument(argument: str | None, found: Found) -> Cause:
     return InvalidArguments(message=said, argument=argument, retryable=False)
 
 
-_NO_JSON = r"\(char \d{1,12}\)"  # how Python's json ends what it says of a file
-
-
-def _config_refused(found: Found) -> Cause | None:
-    what = found.word("what") or ""
-    if "failed to be inspected" in what or compiled(_NO_JSON).search(what):
-        return None  # says nothing of arguments
-    return InvalidArguments(
-        message=f"{found.word('config')} refused what it was given: {what}",
-        confidence="likely",
-        argument=_named(what),
-        retryable=False,
-    )
-
-
-# vLLM's own checks of what it was given (0.4 to 0.33); transformers and the hub fail elsewhere.
-_CHECKS = r"/vllm/(?:config(?:\.py|/\w+\.py)|engine/arg_utils\.py|entrypoints/\S*cli_args\.py)$"
-
-
-def _check_refused(found: Found) -> Cause | None:
-    location = found.error.location if found.error is not None else None
-    if location is None or not compiled(_CHECKS).search(location[0]):
-        return None
-    return attrs.evolve(_argument(_named(found.text), found), confidence="likely")
-
-
-def _named(text: str) -> str | None:
-    named = compiled(r"--[a-z][a-z0-9-]{1,60}").search(text)
-    return named[0] if named else None
-
-
 def _too_long(found: Found) -> Cause:
     requested, allowed = found.number("requested"), found.number("allowed")
     return MaxModelLenTooLarge(
@@ -158,15 +127,6 @@ def _too_long(found: Found) -> Cause:
         hint=f"start with --max-model-len {allowed} or less" if allowed else None,
         requested=requested,
         allowed=allowed,
-        retryable=False,
-    )
-
-
-def _quantization(found: Found) -> Cause:
-    method = found.word("method")
-    return QuantizationMismatch(
-        message=f"quantisation {method} is unknown to this vLLM, or not the checkpoint's",
-        method=method,
         retryable=False,
     )
 
@@ -277,14 +237,6 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.9 to 0.33, pydantic 2",
     ),
     CauseRule(
-        literal="validation error",
-        pattern=r"validation errors? for (?P<config>\w{1,60}(?:Config|Args))\n {1,4}Value error, "
-        r"(?P<what>[^\n]{1,600})",
-        rank="vague",
-        build=_config_refused,
-        versions="0.9 to 0.33, pydantic 2",
-    ),
-    CauseRule(
         literal="max_num_batched_tokens (",
         pattern=r"max_num_batched_tokens \(\d+\) (?:is smaller than|must be greater than)",
         build=lambda found: _argument("--max-num-batched-tokens", found),
@@ -302,14 +254,6 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.22 to 0.33",
     ),
     CauseRule(
-        literal="create_engine_config",
-        frame="create_engine_config",
-        exceptions=("ValueError", "AssertionError", "NotImplementedError"),
-        rank="vague",
-        build=_check_refused,
-        versions="0.4 to 0.33",
-    ),
-    CauseRule(
         literal="is greater than the derived max_model_len",
         pattern=r"max_model_len \((?P<requested>[\d.]+)\) is greater than the derived max_model_len "
         r"\([^)]{0,80}?=(?P<allowed>[\d.]+)",
@@ -317,30 +261,10 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.2 to 0.33",
     ),
     CauseRule(
-        literal="Quantization method specified in the model config",
-        pattern=r"model config\s+\((?P<own>[\w.-]{1,60})\) does not match the quantization\s+method "
-        r"specified in the "
-        r"`quantization` argument\s+\((?P<method>[\w.-]{1,60})\)",
-        build=lambda found: QuantizationMismatch(
-            message=f"the checkpoint is quantised with {found.word('own')}, {found.word('method')} was "
-            f"asked for",
-            hint="leave --quantization out: vLLM reads it from the checkpoint",
-            method=found.word("method"),
-            retryable=False,
-        ),
-        versions="0.2 to 0.33",
-    ),
-    CauseRule(
-        literal="Unknown quantization method",
-        pattern=r"Unknown quantization method: (?P<method>[\w-]{1,60})",
-        build=_quantization,
-        versions="0.2 to 0.33",
-    ),
-    CauseRule(
-        literal="Cannot find the config file for",
-        pattern=r"Cannot find the config file for (?P<method>[\w.-]{1,60})",
-        build=_quantization,
-        versions="0.2 to 0.33",
+        literal="Could not load logging config. File does not exist: ",
+        pattern=r"File does not exist: (?P<path>\S{1,400})",
+        build=lambda found: file_missing(found.word("path") or ""),
+        versions="0.3 to 0.33",
     ),
     CauseRule(
         literal="No such file or directory: ",

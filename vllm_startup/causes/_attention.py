@@ -22,6 +22,10 @@ def _xformers(_: Found) -> Cause:
     )
 
 
+def _likely(found: Found) -> Cause:
+    return AttentionBackendUnsupported(message=found.said, confidence="likely", retryable=False)
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="No valid attention backend", build=_attention, versions="0.11.1 to 0.33"),
     CauseRule(literal="Sinks are only supported in", build=_attention, versions="0.10.1 to 0.33"),
@@ -85,5 +89,66 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"Unknown (?:attention|MLA prefill) backend: '",
         build=_attention,
         versions="0.12 to 0.33",
+    ),
+    CauseRule(
+        literal=" backend now",
+        pattern=r"does not support \S{1,60} backend now",
+        build=_attention,
+        versions="0.8 to 0.12",
+    ),
+    CauseRule(
+        literal="does not support one of the following: alibi_slopes",
+        build=_attention,
+        versions="0.7 to 0.33",
+    ),
+    CauseRule(
+        literal="Window left is not the same for all layers",
+        build=_attention,
+        versions="0.8 to 0.33",
+    ),
+    CauseRule(
+        literal="FlashInfer backend currently ",
+        pattern=r"FlashInfer backend currently (?:only supports|does not support)",
+        build=_attention,
+        versions="0.7 to 0.33",
+    ),
+    CauseRule(
+        literal="requires attention impl",
+        pattern=r"(?:DCP|PCP|\(DCP\)) requires attention impl",
+        build=_likely,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="No common block size for ",
+        build=_likely,
+        versions="0.11 to 0.33",
+    ),
+    CauseRule(
+        literal="with FP8 KV cache not yet supported",
+        build=_attention,
+        versions="0.8 to 0.10",
+    ),
+    # Checks of an attention backend, and of the choice of one, in whatever words.
+    CauseRule(
+        literal="/vllm/",
+        pattern=r"/vllm/(?:(?:v1/)?|model_executor/layers/)attention/\S{1,120}:(?:__init__|__post_init__|build|get_\w+|_cached_get_\w+"
+        r"|infer_global_hyperparameters|validate_\w+|customize_spec|is_attn_backend_supported"
+        r"|resolve_kv_cache_layout|register)$|/vllm/platforms/\w+\.py:get_(?:vit_)?attn_backend\w*$"
+        r"|/vllm/(?:v1/)?worker/\S{1,60}:(?:check_attention_cp_compatibility|select_common_block_size)$"
+        r"|/vllm/platforms/\w+\.py:(?:_preferred_block_size_for_backends|_check_aligned_block_size)$",
+        where="place",
+        exceptions=("ValueError", "NotImplementedError", "AssertionError", "RuntimeError"),
+        rank="vague",
+        build=_likely,
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="/attention/",
+        pattern=r"/vllm/(?:v1/)?attention/(?:backends|layer)\S{0,80}:forward",
+        where="place",
+        exceptions=("NotImplementedError",),
+        rank="vague",
+        build=_likely,
+        versions="0.4 to 0.33",
     ),
 )

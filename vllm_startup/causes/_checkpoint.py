@@ -95,28 +95,18 @@ def _missing(found: Found) -> Cause:
     )
 
 
-# What --max-lora-rank accepts (vllm/config/lora.py, 0.5 to 0.33).
-_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+# Functions that take a checkpoint's tensors in (0.2 to 0.33).
+_LOADING = (
+    r"/vllm/(?:model_executor/(?:models|layers|parameter|model_loader)|models/)\S{0,120}:"
+    r"(?:load_weights?|load_\w+_weights?|_load_\w+|\w*weight_loader\w*|load_\w+_proj\w*|track_weights_loading"
+    r"|validate_shard_id|adjust_\w+_shard\w*|_?reshape_\w*weight\w*|_remap_\w+|shard_id_as_int)$"
+)
 
 
-def _rank(rank: int | None) -> int | None:
-    return next((each for each in _RANKS if rank is not None and each >= rank), rank)
-
-
-def _adapter(found: Found) -> Cause:
-    adapter = found.word("adapter")
-    said = found.error.text if found.error is not None else found.text
-    return AdapterInvalid(
-        message=f"the adapter {adapter} cannot be loaded" if adapter else said,
-        adapter=adapter,
-        retryable=False,
-    )
-
-
-def _no_lora(found: Found) -> Cause:
-    return AdapterInvalid(
-        message=f"vLLM does not support LoRA for {found.word('model')}",
-        hint="start without --enable-lora, or merge the adapter into the weights",
+def _did_not_load(found: Found) -> Cause:
+    return CheckpointMismatch(
+        message=f"the checkpoint's tensors do not fit the model: {found.said}",
+        confidence="likely",
         retryable=False,
     )
 
@@ -255,79 +245,44 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4 to 5",
     ),
     CauseRule(
-        literal="is greater than max_lora_rank",
-        pattern=r"LoRA rank (?P<rank>\d+) is greater than max_lora_rank\s+(?P<most>\d+)",
-        build=lambda found: AdapterInvalid(
-            message=f"the adapter's LoRA rank {found.word('rank')} exceeds --max-lora-rank "
-            f"{found.word('most')}",
-            hint=f"start with --max-lora-rank {_rank(found.number('rank'))}",
-            retryable=False,
+        literal=" is not a file.",
+        pattern=r"^ValueError: (?P<model>\S{1,400}) is not a file\.$",
+        build=_missing,
+        versions="0.5 to 0.8, GGUF",
+    ),
+    CauseRule(
+        literal="Could not find ",
+        pattern=r"Could not find (?:GGUF file for repo|mm_proj file for)",
+        build=lambda found: WeightsMissing(message=found.said, retryable=False),
+        versions="0.12 to 0.18",
+    ),
+    CauseRule(
+        literal="kv_b_proj_weight.shape=",
+        pattern=r"AssertionError: (?P<parameter>kv_b_proj_weight)\.shape=",
+        build=lambda found: attrs.evolve(_mismatch(found), confidence="likely"),
+        versions="0.7 to 0.29, MLA",
+    ),
+    CauseRule(
+        literal="not found in the model",
+        pattern=r"Parameter (?P<parameter>\S{1,300}) not found in the model\.",
+        build=_mismatch,
+        versions="0.5 to 0.25, bitsandbytes",
+    ),
+    # Whatever goes wrong where a model's code takes tensors in: names, shapes, a missing attribute.
+    CauseRule(
+        literal="/vllm/model",
+        pattern=_LOADING,
+        where="place",
+        exceptions=(
+            "ValueError",
+            "AssertionError",
+            "KeyError",
+            "IndexError",
+            "AttributeError",
+            "RuntimeError",
         ),
-        versions="0.3 to 0.33",
-    ),
-    CauseRule(
-        literal="No adapter found for",
-        pattern=r"No adapter found for (?P<adapter>\S{1,400})",
-        build=_adapter,
-        versions="0.6 to 0.33",
-    ),
-    CauseRule(
-        literal="Loading lora",
-        pattern=r"Loading lora (?P<adapter>\S{1,400}) failed",
-        build=_adapter,
-        versions="0.4 to 0.33",
-    ),
-    CauseRule(
-        literal="adapter_config.json",
-        pattern=r"'(?P<adapter>[^']{1,400})/adapter_config\.json'",
-        build=_adapter,
-        versions="0.4 to 0.33",
-    ),
-    CauseRule(
-        literal="does not support LoRA yet",
-        pattern=r"^ValueError: (?P<model>\w{1,100}) does not support LoRA yet",
-        build=_no_lora,
-        versions="0.4 to 0.33",
-    ),
-    CauseRule(
-        literal="LoRA is not supported for ",
-        pattern=r"LoRA is not supported for (?P<model>\S{1,200})",
-        build=_no_lora,
-        versions="0.33",
-    ),
-    CauseRule(literal="is unsupported LoRA weight", build=_adapter, versions="0.3 to 0.33"),
-    CauseRule(literal="expected target modules in", build=_adapter, versions="0.4 to 0.33"),
-    CauseRule(
-        literal="ValueError: vLLM ",
-        pattern=r"^ValueError: vLLM (?:only supports modules_to_save being None"
-        r"|does not yet support (?:(?:RS|Do)(?:LoRA|RA)\b|bias))",
-        build=_adapter,
-        versions="0.6 to 0.33",
-    ),
-    CauseRule(
-        literal="Adapter bias cannot be used without",
-        build=_adapter,
-        versions="0.6 to 0.9",
-    ),
-    CauseRule(
-        literal="required configuration fields",
-        pattern=r"Missing required configuration fields: ",
-        frame="from_local_dir",
-        build=_adapter,
-        versions="0.7 to 0.33",
-    ),
-    CauseRule(literal="LoRA rank `r` must be", build=_adapter, versions="0.33"),
-    CauseRule(
-        literal="doesn't contain tensors",
-        pattern=r"ValueError: (?P<adapter>\S{1,400}) doesn't contain tensors",
-        build=_adapter,
-        versions="0.3 to 0.33",
-    ),
-    CauseRule(
-        literal="Call to add_lora method failed",
-        pattern=r"Call to add_lora method failed: ",
         rank="vague",
-        build=lambda found: attrs.evolve(_adapter(found), confidence="likely"),
-        versions="0.8 to 0.33",
+        build=_did_not_load,
+        versions="0.2 to 0.33",
     ),
 )

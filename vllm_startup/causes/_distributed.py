@@ -220,4 +220,54 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="0.28 to 0.33",
     ),
+    CauseRule(
+        literal="API server ",
+        pattern=r"API server \S{0,60}.{0,40}(?:closed its address pipe|exited [^\n]{1,40} before) ",
+        rank="weak",
+        build=lambda _: FrontendDied(
+            message="an API server process ended while the engines were starting",
+            confidence="likely",
+            retryable=None,
+        ),
+        versions="0.25 to 0.29",
+    ),
+    CauseRule(
+        literal="to report bound ZMQ addresses",
+        rank="generic",
+        build=lambda _: HandshakeTimedOut(
+            message="the API servers did not report their addresses in time", retryable=None
+        ),
+        versions="0.25 to 0.29",
+    ),
+    CauseRule(
+        literal="didn't reply within ",
+        pattern=r"TimeoutError: (?:RPCServer|MQLLMEngine) didn't reply within",
+        rank="generic",
+        build=lambda _: HandshakeTimedOut(
+            message="the engine's process did not answer the API server in time",
+            confidence="likely",
+            retryable=None,
+        ),
+        versions="0.5 to 0.10, V0",
+    ),
+    CauseRule(
+        literal="timed out after",
+        pattern=r"RuntimeError: Barrier (?:departure )?timed out after",
+        rank="weak",
+        build=_never_joined,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="/vllm/v1/engine/utils.py",
+        pattern=r":(?:create_dp_placement_groups|add_dp_placement_groups|_dp_nodes_master_first)$",
+        where="place",
+        exceptions=("AssertionError", "ValueError", "RuntimeError"),
+        rank="vague",
+        build=lambda found: PlacementGroupPending(
+            message=f"Ray could not place the data parallel ranks: {found.said}",
+            confidence="likely",
+            retryable=None,
+        ),
+        versions="0.9 to 0.33",
+    ),
 )

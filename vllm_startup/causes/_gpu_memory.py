@@ -278,4 +278,11 @@ RULES: tuple[CauseRule, ...] = (
         build=_too_small,
         versions="0.2 to 0.10",
     ),
+    CauseRule(
+        literal="the model is too large for the current device's HBM memory",
+        build=lambda _: GpuOutOfMemory(
+            message="the model does not fit into the device's memory", confidence="likely", retryable=False
+        ),
+        versions="0.9 to 0.12, TPU",
+    ),
 )

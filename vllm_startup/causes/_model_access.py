@@ -223,6 +223,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4.20 to 5.x",
     ),
     CauseRule(
+        literal="Unrecognised GGUF reference: ",
+        pattern=r"Unrecognised GGUF reference: (?P<model>\S{1,400})",
+        build=lambda found: _not_found(found, confidence="likely"),
+        versions="0.10 to 0.18",
+    ),
+    CauseRule(
         literal="is not a valid git identifier",
         pattern=r"that exists for this model name\. Check the model page at\s+'https://huggingface\.co/"
         r"(?P<model>[^']{1,200})'",

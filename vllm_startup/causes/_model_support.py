@@ -221,7 +221,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="rope_scaling",
-        pattern=r"`?rope_scaling`?(?:'s \w+ field)? (?:must be|should have|has)",
+        pattern=r"`?rope_scaling`?(?:'s \w+ field)? (?:must be|must have|should have|has)",
         exceptions=("ValueError", "KeyError", "ValidationError"),
         rank="generic",
         build=_config,

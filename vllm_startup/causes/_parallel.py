@@ -65,6 +65,21 @@ def _groups_cut(_: Found) -> Cause:
     )
 
 
+def _named_indivisible(found: Found) -> Cause:
+    return ParallelSizeInvalid(
+        message=found.said, what=found.word("what"), confidence="likely", retryable=False
+    )
+
+
+def _no_stages() -> Cause:
+    return ParallelSizeInvalid(
+        message="the model cannot be split into pipeline stages",
+        hint="leave --pipeline-parallel-size out, and raise --tensor-parallel-size instead",
+        what="pipeline parallel size",
+        retryable=False,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="Total number of attention heads",
@@ -98,8 +113,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="is not divisible by",
-        pattern=r"\b(?:in|out)put_\w{1,40}[^=\n]{0,60}= ?\d+\s+is\s+not\s+divisible\s+by\s+"
-        r"(?:min_thread_\w|weight\s+quantization\s+block_\w)",
+        pattern=r"\b(?:in|out)put_\w{1,40}[^=\n]{0,60}= ?\d+[^\n]{0,60}?\s+is\s+not\s+divisible\s+by\s+"
+        r"(?:min_\w|group_size|pack_factor|weight\s+quantization\s+block_\w)",
         rank="generic",
         build=_groups_cut,
         versions="0.3 to 0.33",
@@ -166,12 +181,93 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Pipeline parallelism is not supported for this model",
-        build=lambda _: ParallelSizeInvalid(
-            message="the model cannot be split into pipeline stages",
-            hint="leave --pipeline-parallel-size out, and raise --tensor-parallel-size instead",
-            what="pipeline parallel size",
+        build=lambda _: _no_stages(),
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="divisible by ",
+        pattern=r"(?:per partition|per_partition|per tensor-parallel partition)[^\n]{0,60}? (?:must|to) be "
+        r"divisible by (?:group|packed|the|\d)",
+        rank="generic",
+        build=_groups_cut,
+        versions="0.8 to 0.33",
+    ),
+    CauseRule(
+        literal="must be divisible by tensor",
+        pattern=r"(?P<what>[\w ]{1,60}?) must be divisible by tensor[ _]parallel",
+        rank="generic",
+        build=_named_indivisible,
+        versions="0.5 to 0.33",
+    ),
+    CauseRule(
+        literal="Try adjusting tensor_parallel_size value",
+        pattern=r"Provided (?P<count>\d+) number of heads",
+        build=lambda found: ParallelSizeInvalid(
+            message=f"the attention backend has no kernel for {found.word('count')} heads a rank",
+            what="attention heads",
+            allowed=None,
             retryable=False,
         ),
-        versions="0.6 to 0.33",
+        versions="0.10 to 0.29, ROCm",
+    ),
+    CauseRule(
+        literal="world_size (",
+        pattern=r"world_size \((?P<size>\d+)\) (?:is not|must be) equal to (?:the )?tensor_",
+        build=lambda found: ParallelSizeInvalid(
+            message=f"the world size {found.word('size')} is not the product of the parallel sizes",
+            what="world size",
+            size=found.number("size"),
+            retryable=False,
+        ),
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="decode context parallel",
+        pattern=r"must be greater than total num kv heads \d+ when enable decode context parallel"
+        r"|decode context parallel size must less than or equal to",
+        build=lambda found: attrs.evolve(_context(found), confidence="likely"),
+        versions="0.11 to 0.25",
+    ),
+    CauseRule(
+        literal="EPLB currently only supports even distribution of experts across ranks",
+        build=lambda _: ParallelSizeInvalid(
+            message="the experts, with the redundant ones, cannot be spread evenly over the ranks",
+            hint="choose --eplb-config's num_redundant_experts so that the ranks divide all experts",
+            what="experts",
+            retryable=False,
+        ),
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal=" has no experts assigned to it",
+        pattern=r"Rank \d+ has no experts assigned to it",
+        build=lambda _: ParallelSizeInvalid(
+            message="there are more tensor parallel ranks than experts", what="experts", retryable=False
+        ),
+        versions="0.3 to 0.8",
+    ),
+    CauseRule(
+        literal=" does not support pipeline parallel",
+        pattern=r"(?:ForCausalLM|ForConditionalGeneration|Model|MTP) does not support"
+        r"|support pipeline parallel(?!ism)",
+        build=lambda _: _no_stages(),
+        versions="0.8 to 0.33",
+    ),
+    CauseRule(
+        literal=" does not support tensor parallel",
+        pattern=r"^ValueError: [^\n]{1,400}? does not support tensor parallel(?!ism)",
+        build=lambda _: ParallelSizeInvalid(
+            message="the Transformers implementation of the model has no plan for tensor parallelism",
+            hint="start with --tensor-parallel-size 1",
+            what="tensor parallel size",
+            retryable=False,
+        ),
+        versions="0.8 to 0.18, transformers backend",
+    ),
+    CauseRule(
+        literal="is not divisible by tp_size",
+        pattern=r"(?P<what>\w{1,60}) (?P<count>\d+) is not divisible by tp_size (?P<size>\d+)",
+        build=_indivisible,
+        versions="0.11 to 0.33",
     ),
 )

@@ -55,6 +55,11 @@ class Found:
     error: RaisedError | None = None
     line: Line | None = None
 
+    @property
+    def said(self) -> str:
+        """What the exception says, without its class where it says something; or the line."""
+        return self.text if self.error is None else self.error.text or self.error.full
+
     def word(self, name: str) -> str | None:
         """A named group; None where the pattern has none of it, or it took no part or is empty."""
         said: str | None = self.match.groupdict().get(name) if self.match is not None else None
@@ -98,7 +103,7 @@ class Found:
 
 @attrs.frozen(kw_only=True)
 class CauseRule:
-    """A text that names a cause.
+    """A text, or a place in vLLM's source, that names a cause.
 
     Attributes:
         literal: Must stand in the text before anything else is tried; the frame's name for a
@@ -107,7 +112,9 @@ class CauseRule:
         pattern: A regular expression that is searched then (dot matches all); None: the literal
             is enough. It must take linear time on any text.
         where: ``error``: an exception's class and text; ``line``: a line on its own, that is no
-            part of a traceback; ``both``.
+            part of a traceback; ``both``; ``place``: where an exception was raised, whatever it
+            says: the innermost frame, as ``file:function``. For the many checks of one kind that
+            vLLM makes in one place, in words that change from release to release.
         exceptions: The classes' bare names that may say it; empty: any.
         rank: How much it counts against other rules.
         frame: A function in whose traceback it must stand; None: anywhere.
@@ -121,7 +128,7 @@ class CauseRule:
     literal: str
     build: Callable[[Found], Cause | None]
     pattern: str | None = None
-    where: Literal["error", "line", "both"] = "error"
+    where: Literal["error", "line", "both", "place"] = "error"
     exceptions: tuple[str, ...] = ()
     rank: Rank = "strong"
     frame: str | None = None
@@ -132,7 +139,8 @@ class CauseRule:
 
     def match(self, text: str, *, error: RaisedError | None = None, line: Line | None = None) -> Cause | None:
         """The cause that the text names; None where it is not this rule's."""
-        if self.literal not in text and self.literal != self.frame:
+        searched = text if self.where != "place" else error.place if error is not None else ""
+        if self.literal not in searched and self.literal != self.frame:
             return None
         if error is not None and self.exceptions and error.name not in self.exceptions:
             return None
@@ -140,7 +148,7 @@ class CauseRule:
             return None
         if self.pattern is None:
             return self.build(Found(text, None, error, line))
-        found = compiled(self.pattern).search(text)
+        found = compiled(self.pattern).search(searched)
         return None if found is None else self.build(Found(text, found, error, line))
 
 
@@ -169,6 +177,10 @@ FAMILIES: Final = (
     "_server",
     "_libraries",
     "_install",
+    "_adapters",
+    "_quantization",
+    "_checks",
+    "_model_config",
 )
 
 

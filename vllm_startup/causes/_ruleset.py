@@ -21,9 +21,10 @@ class RuleSet:
     def __init__(self, rules: Iterable[CauseRule]) -> None:
         self._rules = tuple(rules)
         numbered = list(enumerate(self._rules))
-        by_text = [(n, rule) for n, rule in numbered if rule.literal != rule.frame]
+        by_text = [(n, r) for n, r in numbered if r.literal != r.frame and r.where != "place"]
         self._errors = Triggers((rule.literal, n) for n, rule in by_text if rule.where != "line")
         self.of_lines = tuple(rule for _, rule in by_text if rule.where != "error")
+        self._places = tuple((rule.literal, n) for n, rule in numbered if rule.where == "place")
         self._frames: dict[str, list[int]] = {}
         for n, rule in numbered:
             if rule.frame is not None and rule.literal == rule.frame:
@@ -50,6 +51,8 @@ class RuleSet:
         numbers = set(self._errors.find(text))
         for function in error.functions:
             numbers.update(self._frames.get(function, ()))
+        place = error.place
+        numbers.update(n for literal, n in self._places if literal in place)
         best: tuple[CauseRule, Cause] | None = None
         for n in sorted(numbers):
             rule = self._rules[n]
