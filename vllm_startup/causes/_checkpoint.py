@@ -103,7 +103,9 @@ _LOADING = (
 )
 
 
-def _did_not_load(found: Found) -> Cause:
+def _did_not_load(found: Found) -> Cause | None:
+    if any(word in found.said for word in ("CUDA", "HIP ", "NCCL", "XPU ")):
+        return None  # it is only where the device's or a peer's fault was noticed
     return CheckpointMismatch(
         message=f"the checkpoint's tensors do not fit the model: {found.said}",
         confidence="likely",
@@ -139,6 +141,9 @@ RULES: tuple[CauseRule, ...] = (
         literal="Unable to load weights from pytorch checkpoint file",
         build=_corrupt,
         versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal="Unable to load weights from checkpoint file", build=_corrupt, versions="transformers 4.5x"
     ),
     CauseRule(literal="PytorchStreamReader failed", build=_corrupt, versions="torch 1.6 to 2.9"),
     CauseRule(literal="UnpicklingError", rank="generic", build=_corrupt, versions="torch 1.x to 2.9"),
@@ -284,5 +289,15 @@ RULES: tuple[CauseRule, ...] = (
         rank="vague",
         build=_did_not_load,
         versions="0.2 to 0.33",
+    ),
+    # Packing anew what was loaded: an assertion there says nothing, or speaks of shapes.
+    CauseRule(
+        literal="process_weights_after_loading",
+        pattern=r"/vllm/\S{1,160}:process_weights_after_loading$",
+        where="place",
+        exceptions=("AssertionError", "RuntimeError", "AttributeError"),
+        rank="vague",
+        build=_did_not_load,
+        versions="0.4 to 0.33",
     ),
 )

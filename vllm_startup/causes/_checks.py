@@ -24,7 +24,9 @@ def _refused(argument: str | None, found: Found) -> InvalidArguments:
     return InvalidArguments(message=found.said, argument=argument, retryable=False)
 
 
-def _check(found: Found) -> Cause:
+def _check(found: Found) -> Cause | None:
+    if found.error is None or not found.error.text:
+        return None  # an assertion without words may be about anything
     return attrs.evolve(_refused(_named(found.text), found), confidence="likely")
 
 
@@ -86,7 +88,7 @@ RULES: tuple[CauseRule, ...] = (
     _place("/vllm/engine/arg_utils.py", r"/vllm/engine/arg_utils\.py:", "0.4 to 0.33"),
     _place(
         "/vllm/entrypoints/",
-        r"cli_args\.py:|/cli/\w+\.py:(?:cmd|run_\w+|validate\w*)$",
+        r"/\w*cli_args\.py:|/cli/\w+\.py:validate\w*$",
         "0.5 to 0.33",
         exceptions=(*_REFUSALS, "TypeError"),
     ),
@@ -112,8 +114,8 @@ RULES: tuple[CauseRule, ...] = (
     _place("/models/config.py", r"/vllm/model_executor/models/config\.py:verify_and_update_config$", "0.10"),
     _place(
         "/vllm/",
-        r"/vllm/(?:v1/)?(?:engine/\w*llm_engine\.py:(?:__init__|_get_executor_cls|from_engine_args)"
-        r"|executor/\w+\.py:(?:get_class|_init_executor|_init_worker|_check_executor_parameters))$",
+        r"/vllm/(?:v1/)?(?:engine/\w*llm_engine\.py:_get_executor_cls"
+        r"|executor/\w+\.py:(?:get_class|_check_executor_parameters))$",
         "0.4 to 0.33",
     ),
     # Settings that do not go together, noticed only by the worker.
@@ -170,6 +172,18 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.11 to 0.33",
     ),
     CauseRule(
+        literal=" in headless mode",
+        pattern=r": (?P<what>\w{1,60}) (?:can't be set|is not applicable|must be > 0) in headless mode",
+        build=lambda found: _refused(f"--{(found.word('what') or '').replace('_', '-')}", found),
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal="SSLError: [SSL",
+        pattern=r"\[SSL(?:: KEY_VALUES_MISMATCH\] |\] PEM lib)",
+        build=lambda found: _refused("--ssl-certfile", found),
+        versions="OpenSSL 1.1 to 3; Python 3.8 to 3.14",
+    ),
+    CauseRule(
         literal="NotImplementedError: EPLB ",
         pattern=r"EPLB (?:is )?(?:not|only) supported for ",
         build=lambda found: _refused("--enable-eplb", found),
@@ -201,11 +215,6 @@ RULES: tuple[CauseRule, ...] = (
         literal="does not support HMA but HMA is enabled",
         build=_connector,
         versions="0.11 to 0.33",
-    ),
-    CauseRule(
-        literal="does not support EAGLE3 interface",
-        build=_speculative,
-        versions="0.8 to 0.33",
     ),
     CauseRule(
         literal=" currently does not support ",

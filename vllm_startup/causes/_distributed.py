@@ -158,6 +158,15 @@ RULES: tuple[CauseRule, ...] = (
         build=_never_joined,
         versions="torch 2.x",
     ),
+    CauseRule(
+        literal="Timed out initializing process group in store based barrier",
+        rank="weak",
+        build=_never_joined,
+        versions="torch 1.x to 2.2",
+    ),
+    CauseRule(
+        literal="RendezvousTimeoutError", rank="weak", build=_never_joined, versions="torch 1.9 to 2.x"
+    ),
     CauseRule(literal="wait timeout after", rank="weak", build=_never_joined, versions="torch 2.x"),
     CauseRule(
         literal="waiting for clients",

@@ -318,6 +318,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4.40 to 5.x",
     ),
     CauseRule(
+        literal="is not from a trusted publisher",
+        pattern=r"repository '(?P<model>[^'\n]{1,200})' is not from a trusted publisher",
+        build=_untrusted,
+        versions="kernels 0.10 to 0.1x",
+    ),
+    CauseRule(
         literal="the `--trust-remote-code` flag", rank="generic", build=_untrusted, versions="0.2 to 0.33"
     ),
     CauseRule(

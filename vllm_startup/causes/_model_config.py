@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._model_support import (
+    ArchitectureUnsupported,
     ModelConfigInvalid,
+    ModelTypeUnknown,
     MultimodalProcessorFailed,
     TokenizerInvalid,
 )
@@ -28,6 +30,18 @@ def _tokenizer(found: Found) -> Cause:
 def _processor(found: Found) -> Cause:
     return MultimodalProcessorFailed(
         message=f"the multimodal processor failed: {found.said}", confidence="likely", retryable=False
+    )
+
+
+def _type_unknown(found: Found) -> Cause | None:
+    location = found.error.location if found.error is not None else None
+    if location is None or not location[0].endswith("configuration_auto.py"):
+        return None
+    return ModelTypeUnknown(
+        message=f"the installed transformers does not know the model type {found.word('type')}",
+        hint="upgrade transformers to a release that this vLLM allows, or vLLM itself",
+        model_type=found.word("type"),
+        retryable=False,
     )
 
 
@@ -56,6 +70,56 @@ RULES: tuple[CauseRule, ...] = (
         literal="The model is an hybrid without a",
         build=_config,
         versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="does not support EAGLE3 interface",
+        build=lambda found: ArchitectureUnsupported(
+            message="vLLM cannot draft for this model with EAGLE-3: its implementation has no such interface",
+            hint="leave --speculative-config out, or choose another method",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.8 to 0.33",
+    ),
+    CauseRule(
+        literal="for this kind of AutoModel",
+        pattern=r"Unrecognized configuration class (?:<class ')?(?P<names>[\w.]{1,200})",
+        build=lambda found: ArchitectureUnsupported(
+            message=f"transformers has no model class for the configuration {found.word('names')}",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
+        literal="KeyError: '",
+        pattern=r"^KeyError: '(?P<type>[a-z][a-z0-9_-]{1,60})'$",
+        frame="from_pretrained",
+        rank="vague",
+        build=_type_unknown,
+        versions="transformers 4.0 to 4.40",
+    ),
+    CauseRule(
+        literal="TokenizerException: ",
+        build=_tokenizer,
+        versions="mistral_common 1.5 to 1.9",
+    ),
+    CauseRule(
+        literal="Unable to load tokenizer model from SPM",
+        build=_tokenizer,
+        versions="transformers 4.45 to 5.x",
+    ),
+    CauseRule(
+        literal='Not found: "',
+        pattern=r"Not found: \"[^\"\n]{0,400}\.model\": No such file",
+        build=_tokenizer,
+        versions="sentencepiece 0.1 to 0.2",
+    ),
+    CauseRule(
+        literal="Cannot instantiate ",
+        pattern=r"Cannot instantiate \w{1,80}Processor: missing ",
+        build=_processor,
+        versions="transformers 5.x",
     ),
     CauseRule(literal="Unsupported activation: ", build=_config, versions="0.2 to 0.33"),
     CauseRule(

@@ -177,6 +177,7 @@ FAMILIES: Final = (
     "_server",
     "_libraries",
     "_install",
+    "_downloads",
     "_adapters",
     "_quantization",
     "_checks",

@@ -110,4 +110,19 @@ RULES: tuple[CauseRule, ...] = (
         build=lambda _: _asked(2),
         versions="Python",
     ),
+    CauseRule(
+        literal=" probe, will be restarted",
+        pattern=r"Container \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted",
+        where="line",
+        rank="weak",
+        ends=True,
+        build=lambda found: ShutdownRequested(
+            message=f"the kubelet ended the container: its {found.word('probe')} probe failed",
+            hint="give the start more time: a startupProbe with a large failureThreshold",
+            signal=15,
+            confidence="likely",
+            retryable=True,
+        ),
+        versions="Kubernetes 1.16 to 1.34",
+    ),
 )
