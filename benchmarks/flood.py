@@ -103,7 +103,8 @@ HOSTILE = (
 
 
 def literals() -> list[str]:
-    found = [*(marker.literal for marker in MARKERS), *(rule.literal for rule in built_in_rules())]
+    rules = (rule.literal for rule in built_in_rules() if rule.where != "place")  # those are no text
+    found = [*(marker.literal for marker in MARKERS), *rules]
     return list(dict.fromkeys(literal for literal in found if literal))
 
 

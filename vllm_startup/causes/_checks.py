@@ -255,6 +255,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.2 to 0.14",
     ),
     CauseRule(
+        literal=" was requested but no ",
+        pattern=r"(?P<argument>--linear-backend)=\S{1,60} was requested but no ",
+        build=lambda found: _refused(found.word("argument"), found),
+        versions="0.20 to 0.33",
+    ),
+    CauseRule(
         literal="Load format `",
         pattern=r"Load format `[^`\n]{1,80}` is not supported",
         build=lambda found: _refused("--load-format", found),

@@ -265,6 +265,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.8 to 0.18, transformers backend",
     ),
     CauseRule(
+        literal="must be divisible by ",
+        pattern=r"(?P<what>\w{1,60})= ?(?P<count>\d+) must be divisible by (?:ep|tp)_size= ?(?P<size>\d+)",
+        build=_indivisible,
+        versions="0.25 to 0.33",
+    ),
+    CauseRule(
         literal="is not divisible by tp_size",
         pattern=r"(?P<what>\w{1,60}) (?P<count>\d+) is not divisible by tp_size (?P<size>\d+)",
         build=_indivisible,

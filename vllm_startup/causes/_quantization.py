@@ -108,6 +108,11 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.4 to 0.12",
     ),
     CauseRule(
+        literal="no longer supports online quantization",
+        build=_not_its,
+        versions="0.33",
+    ),
+    CauseRule(
         literal="loader does not support ",
         pattern=r"BitsAndBytes loader does not support (?P<method>[\w-]{1,60}) quantization",
         build=_not_its,
