@@ -245,8 +245,9 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.18 to 0.33, ROCm",
     ),
     CauseRule(
+        # More memory for the cache would do as well.
         literal="exceeds available Mamba cache blocks",
-        build=lambda found: _refused("--max-num-seqs", found),
+        build=lambda found: attrs.evolve(_refused("--max-num-seqs", found), confidence="likely"),
         versions="0.19 to 0.33",
     ),
     CauseRule(
