@@ -17,7 +17,7 @@ from vllm_startup._preflight.vllm_package import version_of, vllm_of
 from vllm_startup._report import WarningReport
 from vllm_startup.causes._base import Cause, Evidence
 from vllm_startup.causes._install import program_missing
-from vllm_startup.causes._libraries import unfit_version, unlike_versions
+from vllm_startup.causes._releases import unfit_version, unlike_versions
 
 if TYPE_CHECKING:
     from packaging.requirements import Requirement

@@ -110,20 +110,6 @@ def _said(found: Found) -> str:
     return found.error.text if found.error is not None else found.text
 
 
-def _killed_for_memory(found: Found) -> Cause:
-    process = found.word("process")
-    return HostOutOfMemory(
-        message=f"{process or 'a process'} was killed because the host or container ran out of memory",
-        hint="raise the memory limit of the container or unit, or load with fewer processes at a time",
-        process=process,
-        retryable=None,
-    )
-
-
-def _no_memory(_: Found) -> Cause:
-    return HostOutOfMemory(message="the process could not allocate host memory", retryable=None)
-
-
 def _too_many_files(_: Found) -> Cause:
     return TooManyOpenFiles(
         message="the limit of open files was reached",
@@ -141,10 +127,6 @@ def shared_memory_too_small() -> SharedMemoryTooSmall:
     )
 
 
-def _shared_memory(_: Found) -> Cause:
-    return shared_memory_too_small()
-
-
 def disk_full(path: str | None) -> DiskFull:
     """No space is left at a path."""
     return DiskFull(
@@ -155,31 +137,12 @@ def disk_full(path: str | None) -> DiskFull:
     )
 
 
-def _disk_full(found: Found) -> Cause:
-    return disk_full(found.word("path"))
-
-
 def _room(path: str | None) -> str:
     moved = elsewhere(path)
     return "free space there, or " + moved if moved else "free space there (df -h)"
 
 
 # Functions in which a file is opened to be written.
-_WRITES = frozenset(
-    {"makedirs", "mkdir", "mkdtemp", "replace", "write_text", "write_bytes", "write", "_create_symlink"}
-)
-
-
-def _denied(found: Found) -> Cause:
-    functions = found.error.functions[-4:] if found.error is not None else ()
-    if any(function in _WRITES for function in functions):
-        return _not_writable(found)
-    path = found.word("path") or ""
-    if path.endswith((".json", ".safetensors", ".bin", ".model", ".jinja", ".py", ".pem", ".key")):
-        return attrs.evolve(path_not_readable(path, found.number("errno")), confidence="likely")
-    return attrs.evolve(_not_writable(found), confidence="likely")
-
-
 def path_not_readable(path: str, errno: int | None) -> PathNotReadable:
     """A path may not be read."""
     return PathNotReadable(message=f"{path} may not be read", path=path, errno=errno, retryable=False)
@@ -194,10 +157,6 @@ def path_not_writable(path: str | None, errno: int | None) -> PathNotWritable:
         errno=errno,
         retryable=False,
     )
-
-
-def _not_writable(found: Found) -> Cause:
-    return path_not_writable(found.word("path"), found.number("errno"))
 
 
 _HTTP = frozenset({"create_server_socket", "create_server_unix_socket", "setup_server", "startup"})
@@ -248,140 +207,6 @@ def _cpu(found: Found) -> Cause:
 
 
 RULES: tuple[CauseRule, ...] = (
-    CauseRule(
-        literal="Killed process",
-        pattern=r"[Oo]ut of memory: Killed process (?P<pid>\d+) \((?P<process>[^)]{1,64})\)",
-        where="line",
-        build=_killed_for_memory,
-        versions="Linux 4 to 6",
-    ),
-    CauseRule(
-        literal="oom-kill:",
-        pattern=r"oom-kill:constraint=.{0,400}?task=(?P<process>[^,]{1,64}),pid=(?P<pid>\d+)",
-        where="line",
-        build=_killed_for_memory,
-        versions="Linux 5 to 6",
-    ),
-    CauseRule(
-        literal="due to memory pressure for",
-        pattern=r"^Killed (?P<process>\S{1,300}) due to memory pressure for",
-        where="line",
-        build=_killed_for_memory,
-        versions="systemd-oomd 247 to 257",
-    ),
-    CauseRule(
-        literal="killed by the OOM killer",
-        where="line",
-        build=_killed_for_memory,
-        versions="systemd 243 to 257",
-    ),
-    CauseRule(
-        literal="result 'oom-kill'",
-        where="line",
-        ends=True,
-        build=_killed_for_memory,
-        versions="systemd 243 to 257",
-    ),
-    CauseRule(
-        literal="OOMKilled", where="line", ends=True, build=_killed_for_memory, versions="Kubernetes, Docker"
-    ),
-    CauseRule(
-        literal="oom_kill event",
-        pattern=r"Detected \d+ oom_kill events? in ",
-        where="line",
-        ends=True,
-        build=_killed_for_memory,
-        versions="Slurm 20 to 25",
-    ),
-    CauseRule(
-        literal="Out Of Memory",
-        pattern=r"^srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: Out Of Memory$",
-        where="line",
-        ends=True,
-        build=_killed_for_memory,
-        versions="Slurm 20 to 25",
-    ),
-    CauseRule(
-        literal="due to the node running low on memory", build=_killed_for_memory, versions="Ray 2.2 to 2.5x"
-    ),
-    CauseRule(
-        literal="killed by SIGKILL by OOM killer due to high memory usage",
-        rank="weak",
-        build=lambda _: HostOutOfMemory(
-            message="a Ray worker died, most often for host memory; Ray lists a crash as the other "
-            "possibility",
-            confidence="likely",
-        ),
-        versions="Ray 2.0 to 2.5x",
-    ),
-    CauseRule(
-        literal="can't allocate memory: you tried to allocate", build=_no_memory, versions="torch 1.x to 2.9"
-    ),
-    CauseRule(literal="Cannot allocate memory", build=_no_memory, rank="generic", versions="glibc"),
-    CauseRule(
-        literal="MemoryError",
-        pattern=r"MemoryError(?!: Not enough space in the data buffer)",  # of vLLM's own
-        exceptions=("MemoryError",),
-        build=_no_memory,
-        rank="generic",
-        versions="Python",
-    ),
-    CauseRule(literal="std::bad_alloc", where="both", build=_no_memory, versions="libstdc++"),
-    CauseRule(
-        literal="NCCL WARN",
-        pattern=r"Error while creating shared memory segment|failed to extend /dev/shm/",
-        where="both",
-        explains=("nccl_failed",),
-        build=_shared_memory,
-        versions="NCCL 2.18 to 2.27",
-    ),
-    CauseRule(
-        literal="insufficient shared memory (shm)",
-        where="both",
-        build=_shared_memory,
-        versions="torch 1.x to 2.9",
-    ),
-    CauseRule(
-        literal="No space left on device",
-        pattern=r"No space left on device.{0,40}(?:/dev/shm|psm_|/torch_\d|sem\.)"
-        r"|</torch_\d[^>\n]{0,60}>[^\n]{0,40}: No space left on device",
-        build=_shared_memory,
-        versions="Python, torch",
-    ),
-    CauseRule(
-        literal="No space left on device",
-        pattern=r"No space left on device(?: \(os error 28\))?(?:: '(?P<path>[^']{1,400})')?",
-        rank="generic",
-        build=_disk_full,
-        versions="glibc, Rust",
-    ),
-    CauseRule(
-        literal="Disk quota exceeded",
-        pattern=r"Disk quota exceeded(?:: '(?P<path>[^']{1,400})')?",
-        rank="generic",
-        build=_disk_full,
-        versions="glibc",
-    ),
-    CauseRule(
-        literal="denied: ",
-        pattern=r"\[Errno (?P<errno>1|13)\] .{0,30}?: '(?P<path>[^']{1,400})'",
-        exceptions=("PermissionError", "OSError"),
-        rank="generic",
-        build=_denied,
-        versions="Python",
-    ),
-    CauseRule(
-        literal="Read-only file system",
-        pattern=r"\[Errno (?P<errno>30)\] Read-only file system(?:: '(?P<path>[^']{1,400})')?",
-        build=_not_writable,
-        versions="Python",
-    ),
-    CauseRule(
-        literal="PermissionError at",
-        pattern=r"PermissionError at (?P<path>\S{1,400}) when downloading",
-        build=_not_writable,
-        versions="transformers 4.40 to 5.x",
-    ),
     CauseRule(
         literal="while attempting to bind on address",
         pattern=r"bind on address \('(?P<host>[^']{1,64})', (?P<port>\d{1,5})[^)]{0,20}\): "

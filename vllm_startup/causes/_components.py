@@ -1,0 +1,144 @@
+"""Install: modules and optional parts that are not installed."""
+
+from __future__ import annotations
+
+import attrs
+
+from vllm_startup.causes._base import Cause
+from vllm_startup.causes._install import ComponentMissing, module_missing
+from vllm_startup.causes._remedies import pip
+from vllm_startup.causes._rules import CauseRule, Found, compiled
+
+
+def _module(found: Found) -> Cause:
+    return module_missing((found.word("module") or "").rstrip("."))
+
+
+def _component(found: Found) -> Cause:
+    component = (found.word("component") or "").rstrip(".")
+    told = compiled(r"`(pip install [^`\n]{1,200})`").search(found.text)
+    return ComponentMissing(
+        message=f"{component} is not installed",
+        hint=told[1] if told else pip(component.removesuffix(" backend").lower()),
+        component=component,
+        retryable=False,
+    )
+
+
+RULES: tuple[CauseRule, ...] = (
+    CauseRule(
+        literal="No module named ",
+        pattern=r"No module named '(?P<module>[\w.]{1,200})'",
+        exceptions=("ModuleNotFoundError", "ImportError"),
+        rank="generic",
+        build=_module,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="(look up to see its traceback)",
+        pattern=r"No module named '(?P<module>[\w.]{1,200})'",
+        rank="generic",
+        build=_module,
+        versions="transformers 4",
+    ),
+    CauseRule(
+        literal="packages that were not found in your environment",
+        pattern=r"not found in your environment: (?P<module>[\w.-]{1,80})",
+        build=_module,
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal=" library but it was not found in your environment",
+        pattern=r"requires the (?P<module>[\w.-]{1,60}) library but it was not found in your\s+environment",
+        build=lambda found: attrs.evolve(_module(found), hint=pip((found.word("module") or "").lower())),
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal="Error while finding module specification for ",
+        pattern=r"No module named '(?P<module>[\w.]{1,200})'",
+        where="line",
+        ends=True,
+        build=_module,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="No module named vllm",
+        pattern=r"python[\d.]*: No module named (?P<module>vllm[\w.]{0,100})",
+        where="line",
+        ends=True,
+        build=_module,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="is not available",
+        pattern=r"RuntimeError: (?P<component>NIXL|Mooncake|MoRIIO|FlashMLA|DeepEP"
+        r"|(?:FlashInfer|DeepGEMM)(?: backend)?) is not available",
+        build=_component,
+        versions="0.9 to 0.33",
+    ),
+    CauseRule(
+        literal=" install ",
+        pattern=r"(?:^(?:Import|ModuleNotFound|Value)Error: |Value error, )"
+        r"(?:[^\n]{0,300} )?[Pp]lease install "
+        r"(?:(?:it|them|the) )?(?:(?:by|via|with|using):? `?pip install )?(?P<component>[\w.-]{1,60})",
+        rank="generic",
+        build=_component,
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
+        literal="pip install",
+        pattern=r"^(?:Import|ModuleNotFound)Error: (?:Package )?'?(?P<component>[A-Za-z][\w.-]{0,60}"
+        r"(?: Inference)?)'? is (?:required|not installed)",
+        rank="generic",
+        build=_component,
+        versions="0.14 to 0.33",
+    ),
+    CauseRule(
+        literal="ImportError: Package ",
+        pattern=r"^ImportError: Package '(?P<component>[\w.-]{1,60})' is not installed",
+        build=_component,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="No package metadata was found for ",
+        pattern=r"No package metadata was found for (?P<component>[\w.-]{1,60})",
+        build=_component,
+        versions="Python",
+    ),
+    CauseRule(
+        literal="fastokens",
+        pattern=r"'(?P<component>fastokens)' package \(>= [\w.]{1,20}\) is required",
+        build=_component,
+        versions="0.32 to 0.33",
+    ),
+    CauseRule(
+        literal="Using Ray backend",
+        pattern=r"backend requires installation of (?P<component>\w{1,40})",
+        build=_component,
+        versions="0.20 to 0.33",
+    ),
+    CauseRule(
+        literal=" kernels not found",
+        pattern=r"(?P<component>DeepEP|MoRI) kernels not found",
+        build=_component,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="pplx_kernels not found",
+        pattern=r"(?P<component>pplx_kernels) not found",
+        build=_component,
+        versions="0.10 to 0.14",
+    ),
+    CauseRule(
+        literal="NIXL is unavailable",
+        pattern=r"(?P<component>NIXL) is unavailable",
+        build=_component,
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="NIXL; install",
+        pattern=r" requires (?P<component>NIXL); install",
+        build=_component,
+        versions="0.33",
+    ),
+)
