@@ -58,6 +58,18 @@ def _build(found: Found) -> Cause:
     )
 
 
+def _traced(found: Found) -> Cause:
+    return attrs.evolve(_build(found), confidence="likely")
+
+
+def _corrupt_cache(_: Found) -> Cause:
+    return JitBuildFailed(
+        message="what an earlier start compiled cannot be used",
+        hint="remove the directory torch_compile_cache under VLLM_CACHE_ROOT (~/.cache/vllm)",
+        retryable=True,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="No working C++ compiler found",
@@ -131,6 +143,9 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="C++ compile error", rank="generic", build=_build, versions="torch 2.x"),
     CauseRule(literal="BackendCompilerFailed", rank="weak", build=_build, versions="torch 2.x"),
     CauseRule(literal="InductorError", rank="weak", build=_build, versions="torch 2.7 to 2.9"),
+    # Whatever of torch.compile's failed, on the way from the model to kernels.
+    CauseRule(literal="torch._dynamo.exc.", rank="weak", build=_traced, versions="torch 2.x"),
+    CauseRule(literal="torch._inductor.exc.", rank="weak", build=_traced, versions="torch 2.x"),
     CauseRule(literal="triton.compiler.errors.", rank="generic", build=_build, versions="triton 2 to 3.5"),
     CauseRule(literal="PTXASError", rank="generic", build=_build, versions="triton 3"),
     CauseRule(literal="No valid triton configs", rank="weak", build=_build, versions="torch 2.x"),
@@ -141,4 +156,82 @@ RULES: tuple[CauseRule, ...] = (
         build=_build,
         versions="triton 2 to 3.5",
     ),
+    CauseRule(
+        literal="Cannot find ",
+        pattern=r"^\w{1,40}Error: Cannot find `?(?P<tool>nvcc|ptxas(?:-\w{1,20})?|cuobjdump|nvdisasm)\b",
+        build=lambda found: _compiler(found.word("tool") or "", _CUDA),
+        versions="triton 3",
+    ),
+    CauseRule(
+        literal="Cannot find CUDA ",
+        pattern=r"^\w{1,40}Error: Cannot find CUDA (?:path|headers)\b",
+        build=lambda _: _compiler("nvcc", _CUDA),
+        versions="tilelang 0.1",
+    ),
+    CauseRule(
+        literal="Could not find CUDA installation",
+        build=lambda _: _compiler("nvcc", _CUDA),
+        versions="tvm-ffi 0.1",
+    ),
+    CauseRule(
+        literal="nvcc not found at ",
+        build=lambda _: _compiler("nvcc", "point CUDA_HOME at a whole CUDA toolkit"),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="ROCM_HOME environment variable is not set",
+        build=lambda _: _compiler("hipcc", "install ROCm and set ROCM_HOME"),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="fatal error: cannot execute ",
+        pattern=r"fatal error: cannot execute ['‘](?P<tool>cc1(?:plus)?|as|ld)['’]",
+        where="both",
+        explains=("jit_build_failed",),
+        build=lambda found: _compiler(
+            found.word("tool") or "", apt("g++") if found.word("tool") == "cc1plus" else apt("gcc")
+        ),
+        versions="gcc",
+    ),
+    CauseRule(literal="PTX codegen error", rank="weak", build=_build, versions="triton 3"),
+    CauseRule(
+        literal="failed with error code",
+        pattern=r"`ptxas` failed with error code",
+        rank="weak",
+        build=_build,
+        versions="triton 2 to 3",
+    ),
+    CauseRule(literal="PassManager::run failed", rank="generic", build=_traced, versions="triton 3"),
+    CauseRule(
+        literal="map::at", exceptions=("IndexError",), rank="generic", build=_traced, versions="triton 2 to 3"
+    ),
+    CauseRule(
+        literal="LLVM ERROR: Cannot select",
+        where="line",
+        ends=True,
+        build=lambda _: JitBuildFailed(
+            message="LLVM has no instruction of the GPU's for what a kernel asks for", retryable=False
+        ),
+        versions="triton 2 to 3, LLVM",
+    ),
+    CauseRule(
+        literal="a PTX JIT compilation failed",
+        build=lambda _: JitBuildFailed(
+            message="the driver could not compile a kernel's PTX: it is older than what made it, or the "
+            "kernel needs another GPU",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="CUDA error 218",
+    ),
+    CauseRule(literal="NVRTC compilation failed", rank="weak", build=_build, versions="DeepGEMM 2, cupy"),
+    CauseRule(literal="NVRTC_ERROR_COMPILATION", rank="weak", build=_build, versions="CUDA 12 to 13"),
+    CauseRule(literal="DSLRuntimeError", rank="weak", build=_traced, versions="CUTLASS DSL 4"),
+    CauseRule(
+        literal="vLLM failed to compile the model",
+        rank="generic",
+        build=_corrupt_cache,
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(literal="Inductor cache lookup failed", build=_corrupt_cache, versions="0.7 to 0.33"),
 )

@@ -79,7 +79,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal=" install ",
         pattern=r"(?:^(?:Import|ModuleNotFound|Value)Error: |Value error, )"
-        r"(?:[^\n]{0,300} )?[Pp]lease install "
+        r"(?:[^\n]{0,300} )?(?:[Pp]lease|[Yy]ou (?:need to|must)) (?:pip )?install "
         r"(?:(?:it|them|the) )?(?:(?:by|via|with|using):? `?pip install )?(?P<component>[\w.-]{1,60})",
         rank="generic",
         build=_component,
@@ -140,5 +140,67 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r" requires (?P<component>NIXL); install",
         build=_component,
         versions="0.33",
+    ),
+    CauseRule(
+        literal=" package is not ",
+        pattern=r"'(?P<component>[\w.-]{1,60})' package is not (?:available in your environment|installed)",
+        build=_component,
+        versions="huggingface_hub 0.1x to 0.36, httpx 0.2x",
+    ),
+    CauseRule(
+        literal="make sure you have ",
+        pattern=r"make sure you have [`'](?P<module>[\w.-]{1,60})[`'] installed",
+        build=_module,
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal="seems to be not installed",
+        pattern=r"the package (?P<component>[\w.-]{1,60}) seems to be not installed",
+        build=_component,
+        versions="transformers 4",
+    ),
+    CauseRule(
+        literal=" to be installed",
+        pattern=r"\brequires? (?:both \w{1,40} and )?(?:the )?[`'\"]?(?P<component>[A-Za-z][\w-]{0,60})"
+        r"[`'\"]?(?:[<>=]{1,2}[\d.]{1,20})? to be installed",
+        exceptions=("ImportError", "ModuleNotFoundError", "RuntimeError", "ValueError"),
+        rank="generic",
+        build=_component,
+        versions="transformers 4 to 5",
+    ),
+    CauseRule(
+        literal=" is not installed",
+        pattern=r"^(?:Import|ModuleNotFound|Runtime|Assertion)Error: (?:The |Package )?[`'\"]?"
+        r"(?P<component>[A-Za-z][\w.-]{0,60})[`'\"]? (?:package |library )?is not installed",
+        rank="generic",
+        build=_component,
+        versions="many packages",
+    ),
+    CauseRule(
+        literal="Missing dependencies for SOCKS support",
+        build=lambda _: ComponentMissing(
+            message="a SOCKS proxy is set, and what speaks with it is not installed",
+            hint="pip install 'requests[socks]' 'httpx[socks]', or unset ALL_PROXY",
+            component="PySocks",
+            retryable=False,
+        ),
+        versions="requests 2",
+    ),
+    CauseRule(
+        literal="distribution was not found and is required by",
+        pattern=r"The '(?P<component>[A-Za-z][\w-]{0,60})[^']{0,60}' distribution was not found",
+        build=_component,
+        versions="setuptools, pkg_resources",
+    ),
+    CauseRule(
+        literal="pip install ",
+        # Whatever else it says, it tells what is to be installed.
+        pattern=r"(?:require[sd]?|[Nn]eeds?|[Mm]issing|not (?:installed|available|found)|[Ii]nstall it)\b"
+        r"[^\n]{0,300}?\bpip install (?:-\S{1,30} (?:https?://\S{1,200} )?){0,3}['\"]?"
+        r"(?P<component>[A-Za-z][\w.-]{0,60})",
+        exceptions=("ImportError", "ModuleNotFoundError", "ValueError", "RuntimeError"),
+        rank="vague",
+        build=lambda found: attrs.evolve(_component(found), confidence="likely"),
+        versions="many packages",
     ),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 import attrs
 
 from vllm_startup.causes._base import Cause
@@ -64,7 +67,27 @@ class GpuHardwareFault(Crash):
 
 # --- how they are told -------------------------------------------------------------------
 
+# Who a shell or Slurm says it of.
+_WHO: Final = r"(?:[^\s:]{1,200}: line \d+: +\d+ |srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: )?"
+
+# How glibc says that a process has spoilt its heap or its stack; it aborts it then.
+_HEAP: Final = (
+    "free(): ",
+    "malloc(): ",
+    "realloc(): ",
+    "malloc_consolidate(): ",
+    "munmap_chunk(): ",
+    "double free or corruption",
+    "corrupted double-linked list",
+    "corrupted size vs. prev_size",
+    "stack smashing detected",
+)
+
 _SIGNALS = {
+    "segmentation fault": 11,
+    "abort": 6,
+    "bus error": 7,
+    "illegal hardware instruction": 4,
     "Segmentation fault": 11,
     "Segfault": 11,
     "SEGV": 11,
@@ -89,11 +112,37 @@ def _crashed(found: Found) -> Cause:
     )
 
 
+def _by_signal(signal: int, found: Found) -> ProcessCrashed:
+    process = found.line.process if found.line is not None else None
+    if process in (None, "kernel"):
+        said = compiled(r"([\w.:+-]{1,60})\[\d+\]:? (?:segfault|trap) ").search(found.text)
+        process = said[1] if said else None
+    return ProcessCrashed(
+        message=f"{process or 'a process'} crashed in native code (signal {signal})",
+        signal=signal,
+        process=process,
+    )
+
+
+def _heap(found: Found) -> Cause:
+    said = found.text.strip("* ").partition("\n")[0]
+    return attrs.evolve(_by_signal(6, found), message=f"native code spoilt its memory: {said}")
+
+
+def _terminated(found: Found) -> Cause:
+    what = found.word("what") or ""
+    return attrs.evolve(_by_signal(6, found), message=f"native code gave up ({what})", confidence="likely")
+
+
+def _killed() -> ProcessKilled:
+    return ProcessKilled(message="the main process was killed", signal=9)
+
+
 def _exited(found: Found) -> Cause:
     code = found.number("code") or 0
     signal = code - 128
     if signal == 9:
-        return ProcessKilled(message="the main process was killed", signal=signal)
+        return _killed()
     return ProcessCrashed(message=f"the main process crashed (exit status {code})", signal=signal)
 
 
@@ -150,16 +199,97 @@ RULES: tuple[CauseRule, ...] = (
         build=_crashed,
         versions="glog, Ray",
     ),
+    *(
+        CauseRule(
+            literal=end,
+            pattern=rf"^{_WHO}(?P<what>{end})(?: *\(core dumped\)| {{2,}}\S.{{0,400}}|$)",
+            where="line",
+            rank="weak",
+            ends=True,
+            build=_crashed,
+            versions="bash, Slurm",
+        )
+        for end in (
+            "Segmentation fault",
+            "Aborted",
+            "Bus error",
+            "Illegal instruction",
+            "Floating point exception",
+        )
+    ),
+    *(
+        CauseRule(
+            literal=end,
+            pattern=rf"^(?:zsh: |\[\d+\] +(?:[+-] +)?\d+ +)(?P<what>{end})\b",
+            where="line",
+            rank="weak",
+            ends=True,
+            build=_crashed,
+            versions="zsh",
+        )
+        for end in ("segmentation fault", "abort", "bus error", "illegal hardware instruction")
+    ),
     CauseRule(
-        literal="(core dumped)",
-        pattern=r"^(?:[^\s:]{1,200}: line \d+: +\d+ |srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: )?"
-        r"(?P<what>Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception) +"
-        r"\(core dumped\)",
+        literal="killed",
+        pattern=r"^(?:zsh: |\[\d+\] +(?:[+-] +)?\d+ +)killed {2,}\S",
         where="line",
         rank="weak",
         ends=True,
-        build=_crashed,
-        versions="bash, Slurm",
+        build=lambda _: attrs.evolve(_killed(), confidence="likely"),
+        versions="zsh",
+    ),
+    *(
+        CauseRule(
+            literal=said,
+            pattern=rf"^(?:\*\*\* )?{re.escape(said)}",
+            where="line",
+            rank="weak",
+            ends=True,
+            build=_heap,
+            versions="glibc",
+        )
+        for said in _HEAP
+    ),
+    CauseRule(
+        literal="terminate called after throwing an instance of ",
+        # c10's tell of another rank's end as a rule, and of memory another rule.
+        pattern=r"^terminate called after throwing an instance of "
+        r"'(?!c10::|std::bad_alloc|std::system_error)(?P<what>[\w:]{1,100})",
+        where="line",
+        rank="weak",
+        ends=True,
+        build=_terminated,
+        versions="libstdc++",
+    ),
+    CauseRule(
+        literal="Assertion `",
+        pattern=r"^[^\s:]{1,200}: [^\n]{1,800}: Assertion `(?P<what>[^\n]{1,400})' failed\.?$",
+        where="line",
+        rank="weak",
+        ends=True,
+        build=_terminated,
+        versions="glibc",
+    ),
+    CauseRule(
+        literal="segfault at ",
+        pattern=r"(?:^|[ :])segfault at [0-9a-f]{1,16} ip ",
+        where="line",
+        rank="weak",
+        build=lambda found: attrs.evolve(_by_signal(11, found), confidence="likely"),
+        versions="Linux 4 to 6",
+    ),
+    CauseRule(
+        literal="trap invalid opcode ip",
+        where="line",
+        rank="weak",
+        build=lambda found: attrs.evolve(_by_signal(4, found), confidence="likely"),
+        versions="Linux 4 to 6",
+    ),
+    CauseRule(
+        literal="terminated with signal SIG",
+        pattern=r"Exception: process \d+ terminated with signal SIG(?P<what>SEGV|ABRT|BUS|ILL|FPE|KILL)",
+        build=lambda found: _killed() if found.word("what") == "KILL" else _crashed(found),
+        versions="torch 1.x to 2.9",
     ),
     CauseRule(
         literal="an illegal memory access was encountered",
@@ -201,22 +331,21 @@ RULES: tuple[CauseRule, ...] = (
         where="line",
         rank="weak",
         ends=True,
-        build=lambda _: ProcessKilled(message="the main process was killed", signal=9),
+        build=lambda _: _killed(),
         versions="systemd",
     ),
     CauseRule(
         literal="Killed",
-        pattern=r"^(?:[^\s:]{1,200}: line \d+: +\d+ |srun: error: [^\s:]{1,200}: tasks? [\d,-]{1,100}: )?"
-        r"Killed(?: {2,}\S.{0,400})?$",
+        pattern=rf"^{_WHO}Killed(?: {{2,}}\S.{{0,400}})?$",
         where="line",
         rank="weak",
         ends=True,
-        build=lambda _: ProcessKilled(message="the main process was killed", signal=9, confidence="likely"),
+        build=lambda _: attrs.evolve(_killed(), confidence="likely"),
         versions="bash, Slurm",
     ),
     CauseRule(
         literal="exited with code",
-        pattern=r"exited with code (?P<code>13[479])\b",
+        pattern=r"exited with code (?P<code>13[245679])\b",
         where="line",
         rank="weak",
         ends=True,
@@ -225,7 +354,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="terminated with exit code",
-        pattern=r"terminated with exit code (?P<code>13[479])\b",
+        pattern=r"terminated with exit code (?P<code>13[245679])\b",
         where="line",
         rank="weak",
         ends=True,
@@ -239,11 +368,28 @@ RULES: tuple[CauseRule, ...] = (
         versions="Ray 2.0 to 2.5x",
     ),
     CauseRule(
-        literal="code=dumped, status=",
-        pattern=r"code=dumped, status=\d+/(?P<what>SEGV|ABRT|BUS|ILL|FPE)",
+        literal="Main process exited, code=",
+        pattern=r"code=(?:dumped|killed), status=\d+/(?P<what>SEGV|ABRT|BUS|ILL|FPE)",
         where="line",
         rank="weak",
         build=_crashed,
         versions="systemd",
+    ),
+    CauseRule(
+        literal="error: hardware stack error",
+        pattern=r"CUDA error: hardware stack error",
+        build=_hardware,
+        versions="CUDA error 714",
+    ),
+    CauseRule(
+        literal="NVMLError_ResetRequired",
+        build=_hardware,
+        versions="NVML 16",
+    ),
+    *(
+        CauseRule(
+            literal=said, pattern=rf"CUDA error: {said}", build=_illegal, versions="CUDA errors 717 and 718"
+        )
+        for said in ("operation not supported on global/shared address space", "invalid program counter")
     ),
 )

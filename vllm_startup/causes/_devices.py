@@ -74,10 +74,6 @@ def _none_visible(_: Found) -> Cause:
     return none_visible()
 
 
-def _not_enough(found: Found) -> Cause:
-    return not_enough_gpus(found.number("needed"), found.number("available"))
-
-
 def not_enough_gpus(needed: int | None, available: int | None) -> NotEnoughGpus:
     """Fewer GPUs than the parallel sizes ask for."""
     told = f": {needed} wanted, {available} there" if needed is not None and available is not None else ""
@@ -90,12 +86,36 @@ def not_enough_gpus(needed: int | None, available: int | None) -> NotEnoughGpus:
     )
 
 
-def _device_id(found: Found) -> Cause:
-    return DeviceIdUnsupported(
-        message=f"this vLLM cannot read the device id {found.word('value')} in CUDA_VISIBLE_DEVICES",
-        hint="name the device by its index (a MIG slice inside its container is 0)",
-        value=found.word("value"),
+def _no_access(_: Found) -> Cause:
+    return NoGpuDetected(
+        message="the process cannot reach the GPUs any more",
+        hint="restart the container: a reload of systemd on the host takes its devices away",
+        confidence="likely",
+    )
+
+
+def _not_given(_: Found) -> Cause:
+    return NoGpuDetected(
+        message="the container runtime cannot give the container a GPU",
+        hint="check nvidia-smi on the host, and install and configure the NVIDIA container toolkit there",
         retryable=False,
+    )
+
+
+def _without_gpus(_: Found) -> Cause:
+    return NoGpuDetected(
+        message="the installed torch was built without GPUs",
+        hint="install vLLM and torch together, from the index that has them for this GPU",
+        confidence="likely",
+        retryable=False,
+    )
+
+
+def _busy(_: Found) -> Cause:
+    return GpuBusy(
+        message="the GPU is in exclusive use by another process, or unavailable",
+        hint="end the process that uses the GPU, or set its compute mode to default (nvidia-smi -c 0)",
+        retryable=True,
     )
 
 
@@ -158,117 +178,95 @@ RULES: tuple[CauseRule, ...] = (
         versions="Docker 19.03 to 28",
     ),
     CauseRule(
-        literal="is larger than the number of available GPUs",
-        pattern=r"World size \((?P<needed>\d+)\) is larger than the number of available GPUs "
-        r"\((?P<available>\d+)\)",
-        build=_not_enough,
-        versions="0.13 to 0.33",
-    ),
-    CauseRule(
-        literal="exceeds the total number of available",
-        pattern=r"The number of required \w+ exceeds the total number of available \w+"
-        r"(?:.{0,80}?Required number of devices: (?P<needed>\d+)\. Total number of devices: "
-        r"(?P<available>\d+))?",
-        build=_not_enough,
-        versions="0.2 to 0.33, Ray",
-    ),
-    CauseRule(
-        literal="less than max local gpu count",
-        pattern=r"tensor_parallel_size \((?P<needed>\d+)\) to less than max local gpu count "
-        r"\((?P<available>\d+)\)",
-        build=_not_enough,
-        versions="0.4 to 0.6",
-    ),
-    CauseRule(
-        literal="less than than max local gpu count",
-        pattern=r"world_size \((?P<needed>\d+)\) is less than than max local gpu count "
-        r"\((?P<available>\d+)\)",
-        build=_not_enough,
-        versions="0.6 to 0.10",
-    ),
-    CauseRule(
-        literal="is not included in a placement group",
-        pattern=r"You don't have enough GPUs available in a current node",
-        build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
-        versions="0.6 to 0.33, Ray",
-    ),
-    CauseRule(
-        literal="Ray does not allocate any GPUs on the driver node",
-        build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
-        versions="0.4 to 0.8",
-    ),
-    CauseRule(
-        literal="Not enough resources to allocate ",
-        pattern=r"Not enough resources to allocate (?P<needed>\d+) (?:DP ranks on DP master node "
-        r"[^\n,]{1,64}, possible to fit (?P<available>\d+)|(?:DP )?(?:placement groups|ranks))",
-        build=_not_enough,
-        versions="0.9 to 0.33, Ray",
-    ),
-    CauseRule(
-        literal="local range: [",
-        pattern=r"Error (?:computing|setting) \w[\w ]{0,60}: local range: \[",
-        build=lambda found: attrs.evolve(_not_enough(found), confidence="likely"),
-        versions="0.9 to 0.33, data parallel",
-    ),
-    CauseRule(
-        literal="exceeds the number of visible ",
-        pattern=r"replica size \((?P<needed>\d+)\) exceeds the number of visible \w+ devices "
-        r"\((?P<available>\d+)\)",
-        build=_not_enough,
-        versions="0.33, XPU",
-    ),
-    CauseRule(
-        literal="--device-ids",
-        pattern=r"--device-ids (?:index (?P<device>\d+) is out of range|provides \d+ devices, but DP rank)",
-        build=lambda found: InvalidDevice(
-            message=found.error.text if found.error is not None else found.text,
-            device=found.number("device"),
-            retryable=False,
-        ),
-        versions="0.32 to 0.33",
-    ),
-    CauseRule(
-        literal="invalid device ordinal",
-        build=lambda _: InvalidDevice(
-            message="a rank was given a GPU that its process cannot see",
-            hint="keep tensor times pipeline parallel size within the visible GPUs; check "
-            "CUDA_VISIBLE_DEVICES",
-            retryable=False,
-        ),
-        versions="CUDA error 101",
-    ),
-    CauseRule(
-        literal="DP adjusted local rank",
-        pattern=r"DP adjusted local rank (?P<device>\d+) is out of bounds(?: for (?P<available>\d+) "
-        r"devices)?",
-        build=lambda found: InvalidDevice(
-            message=f"local rank {found.word('device')} has no GPU"
-            + (f": only {found.word('available')} are visible" if found.word("available") else ""),
-            device=found.number("device"),
-            retryable=False,
-        ),
-        versions="0.11.1 to 0.33",
-    ),
-    CauseRule(
-        literal="invalid literal for int() with base 10: ",
-        pattern=r"base 10: '(?P<value>(?:MIG|GPU)-[^']{0,200})'?",
-        build=_device_id,
-        versions="0.6 to 0.20",
-    ),
-    CauseRule(
-        literal="Non-integer device ID",
-        pattern=r"Non-integer device ID '(?P<value>[^']{1,200})'",
-        build=_device_id,
-        versions="0.32 to 0.33",
-    ),
-    CauseRule(
         literal="busy or unavailable",
         pattern=r"CUDA-capable device(?:\(s\) is/are|s are) busy or unavailable",
-        build=lambda _: GpuBusy(
-            message="the GPU is in exclusive use by another process, or unavailable",
-            hint="end the process that uses the GPU, or set its compute mode to default (nvidia-smi -c 0)",
-            retryable=True,
-        ),
+        build=_busy,
         versions="CUDA error 46",
+    ),
+    CauseRule(literal="exclusive-thread device already in use", build=_busy, versions="CUDA error 216"),
+    CauseRule(
+        literal=" MPS server",
+        pattern=r"(?:CUDA error|Error 80\d): [^\n]{0,80} MPS server",
+        build=lambda _: GpuBusy(
+            message="the GPU is shared through MPS, whose server does not answer",
+            hint="start nvidia-cuda-mps-control, or let the container reach its pipe directory",
+            confidence="likely",
+        ),
+        versions="CUDA errors 805 to 807",
+    ),
+    CauseRule(
+        literal="active drivers (",
+        pattern=r"0 active drivers \(\[\]\)",
+        rank="generic",
+        build=lambda _: attrs.evolve(none_visible(), confidence="likely"),
+        versions="triton 3",
+    ),
+    CauseRule(
+        literal="Torch not compiled with ",
+        pattern=r"Torch not compiled with (?:CUDA|XPU) enabled",
+        rank="generic",
+        build=_without_gpus,
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="PyTorch was compiled without ",
+        pattern=r"PyTorch was compiled without (?:CUDA|XPU) support",
+        rank="generic",
+        build=_without_gpus,
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="A GPU is needed for quantization", build=_none_visible, versions="transformers 4, accelerate"
+    ),
+    CauseRule(
+        literal="Attempting to deserialize object on ",
+        pattern=r"on a \w{1,10} device but torch\.\w{1,10}\.is_available\(\) is False",
+        build=lambda _: attrs.evolve(none_visible(), confidence="likely"),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(literal="NVMLError_Unknown", rank="generic", build=_no_access, versions="NVML 999"),
+    CauseRule(
+        literal="Failed to initialize NVML: Unknown Error",
+        where="both",
+        rank="weak",
+        build=_no_access,
+        versions="NVIDIA driver",
+    ),
+    CauseRule(
+        literal="NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver",
+        where="line",
+        rank="weak",
+        build=lambda _: NoGpuDetected(
+            message="the NVIDIA driver does not answer",
+            hint="load it (modprobe nvidia), or reinstall the driver for the running kernel",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="NVIDIA driver",
+    ),
+    CauseRule(
+        literal="nvidia-container-cli: initialization error",
+        pattern=r"initialization error: (?:nvml error: driver not loaded|load library failed: libnvidia-ml"
+        r"|driver (?:rpc )?error|cuda error)",
+        where="line",
+        ends=True,
+        build=_not_given,
+        versions="NVIDIA container toolkit 1.x",
+    ),
+    CauseRule(
+        literal="runtime name: nvidia",
+        pattern=r"unknown or invalid runtime name: nvidia",
+        where="line",
+        ends=True,
+        build=_not_given,
+        versions="Docker 20 to 28",
+    ),
+    CauseRule(
+        literal="unresolvable CDI devices ",
+        pattern=r"unresolvable CDI devices \S{0,40}(?:nvidia|amd)\.com/gpu",
+        where="both",
+        ends=True,
+        build=_not_given,
+        versions="Docker 25 to 28, Podman 4 to 5",
     ),
 )

@@ -89,7 +89,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="nvidia-container-cli: requirement error",
-        pattern=r"requirement error: unsatisfied condition: cuda\s?>=",
+        pattern=r"requirement error: unsatisfied condition: (?:cuda|driver)\s?>=",
         where="line",
         ends=True,
         build=_too_old,
@@ -147,7 +147,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="operation not supported",
-        pattern=r"(?:CUDA (?:driver )?error|Error 801): operation not supported",
+        pattern=r"(?:CUDA (?:driver )?error|Error 801): operation not supported(?! on global)",
         build=lambda found: attrs.evolve(_not_permitted(found), confidence="likely"),
         versions="CUDA error 801",
     ),
@@ -161,5 +161,33 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="CUDA error 802",
+    ),
+    CauseRule(
+        literal="API call is not supported in the installed CUDA driver",
+        build=_too_old,
+        versions="CUDA error 36",
+    ),
+    CauseRule(
+        literal="NVMLError_FunctionNotFound",
+        build=lambda found: attrs.evolve(_too_old(found), confidence="likely"),
+        versions="NVML 13",
+    ),
+    CauseRule(
+        literal="OS call failed or operation not supported on this OS",
+        build=lambda found: attrs.evolve(_not_permitted(found), confidence="likely"),
+        versions="CUDA error 304",
+    ),
+    CauseRule(
+        literal="NVMLError_NoPermission",
+        build=lambda _: DriverCallNotPermitted(
+            message="the driver does not permit this user to ask for the GPUs' state", retryable=False
+        ),
+        versions="NVML 4",
+    ),
+    CauseRule(
+        literal="NVMLError_NotSupported",
+        rank="generic",
+        build=lambda found: attrs.evolve(_not_permitted(found), confidence="likely"),
+        versions="NVML 3",
     ),
 )

@@ -52,14 +52,6 @@ class KernelResourceLimit(Hardware):
 # --- how they are told -------------------------------------------------------------------
 
 
-def _no_kernels(_: Found) -> Cause:
-    return GpuArchitectureUnsupported(
-        message="this build holds no kernels for the GPU's architecture",
-        hint="use a vLLM wheel or image that was built for the GPU's compute capability",
-        retryable=False,
-    )
-
-
 def _quantization(found: Found) -> Cause:
     needed, has = found.number("needed"), found.number("capability")
     method = found.word("method")
@@ -130,62 +122,16 @@ def _resources(_: Found) -> Cause:
     )
 
 
+_DTYPES = {"Half": "float16", "BFloat16": "bfloat16"}
+
+
+def _no_kernel_in(found: Found) -> Cause:
+    said = found.word("dtype") or ""
+    dtype = _DTYPES.get(said, said.lower())
+    return DtypeUnsupported(message=f"there is no kernel for {dtype} here", dtype=dtype, retryable=False)
+
+
 RULES: tuple[CauseRule, ...] = (
-    CauseRule(
-        literal="no kernel image is available for execution on the device",
-        build=_no_kernels,
-        versions="CUDA error 209",
-    ),
-    CauseRule(
-        literal="error: invalid device function", build=_no_kernels, versions="CUDA error 98, HIP error 98"
-    ),
-    CauseRule(
-        literal="rocBLAS error: Cannot read ",
-        pattern=r"^rocBLAS error: Cannot read [^\n]{1,300} for GPU arch : (?P<arch>gfx\w{1,12})",
-        where="both",
-        ends=True,
-        build=lambda found: GpuArchitectureUnsupported(
-            message=f"rocBLAS holds no kernels for the GPU's architecture {found.word('arch')}",
-            hint="use a ROCm build that was made for this GPU",
-            retryable=False,
-        ),
-        versions="rocBLAS 4 to 5",
-    ),
-    CauseRule(
-        literal="FlashInfer requires ",
-        pattern=r"FlashInfer requires (?:GPUs with )?sm\d+",
-        build=lambda _: GpuArchitectureUnsupported(
-            message="FlashInfer has no kernels for a GPU that old",
-            confidence="likely",
-            hint="start with VLLM_USE_FLASHINFER_SAMPLER=0 and another attention backend than FLASHINFER",
-            retryable=False,
-        ),
-        versions="flashinfer 0.2 to 0.6",
-    ),
-    CauseRule(
-        literal="is not defined for option 'gpu-name'",
-        pattern=r"Value '(?P<arch>[\w.]{1,20})' is not defined for option 'gpu-name'",
-        where="both",
-        explains=("jit_build_failed",),
-        build=lambda found: GpuArchitectureUnsupported(
-            message=f"the bundled ptxas does not know the GPU's architecture {found.word('arch')}",
-            hint="set TRITON_PTXAS_PATH to the ptxas of a newer CUDA toolkit",
-            retryable=False,
-        ),
-        versions="CUDA 12.0 to 13.0",
-    ),
-    CauseRule(
-        literal="Unsupported gpu architecture",
-        pattern=r"Unsupported gpu architecture '(?P<arch>\w{1,20})'",
-        where="both",
-        explains=("jit_build_failed",),
-        build=lambda found: GpuArchitectureUnsupported(
-            message=f"the installed nvcc does not know the GPU's architecture {found.word('arch')}",
-            hint="install a newer CUDA toolkit and point CUDA_HOME at it",
-            retryable=False,
-        ),
-        versions="CUDA 11 to 13",
-    ),
     CauseRule(
         literal="Bfloat16 is only supported on GPUs with compute capability",
         build=lambda _: DtypeUnsupported(
@@ -308,4 +254,22 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="out of resource: ", build=_resources, versions="triton 2.1 to 3.5"),
     CauseRule(literal="too many resources requested for launch", build=_resources, versions="CUDA error 7"),
     CauseRule(literal="uses too much shared data", where="both", build=_resources, versions="ptxas"),
+    CauseRule(
+        literal=" not implemented for '",
+        pattern=r"\"[\w:]{1,100}\" not implemented for "
+        r"'(?P<dtype>Half|BFloat16|Float8_\w{1,12}|Float4_\w{1,12})'",
+        build=_no_kernel_in,
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="torch._scaled_mm is only supported on",
+        build=lambda _: DtypeUnsupported(
+            message="the GPU cannot compute in FP8",
+            hint="use a checkpoint without FP8",
+            dtype="float8",
+            retryable=False,
+        ),
+        versions="torch 2.1 to 2.9",
+    ),
+    CauseRule(literal="too many blocks in cooperative launch", build=_resources, versions="CUDA error 720"),
 )

@@ -6,6 +6,7 @@ from typing import Literal
 
 import attrs
 
+from vllm_startup.causes._arguments import FileMissing, InvalidArguments
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._remedies import elsewhere
 from vllm_startup.causes._rules import CauseRule, Found
@@ -100,7 +101,7 @@ class UserNotFound(HostResource):
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
 class CpuResourceInsufficient(HostResource):
-    """The CPU build finds too few cores, NUMA nodes or too little memory."""
+    """Too few cores, NUMA nodes, threads, or too little memory for the CPU build."""
 
 
 # --- how they are told -------------------------------------------------------------------
@@ -206,6 +207,41 @@ def _cpu(found: Found) -> Cause:
     return CpuResourceInsufficient(message=_said(found), retryable=False)
 
 
+def _no_threads(_: Found) -> Cause:
+    return CpuResourceInsufficient(
+        message="the process may not start any more threads: a limit of processes was reached",
+        hint="raise it (ulimit -u, docker: --pids-limit, systemd: TasksMax=), or set OMP_NUM_THREADS=1",
+        confidence="likely",
+        retryable=False,
+    )
+
+
+def _no_user(_: Found) -> Cause:
+    return UserNotFound(
+        message="the user that the server is to run as does not exist",
+        hint="create the user, or correct it (systemd: User=, docker: --user)",
+        retryable=False,
+    )
+
+
+def _no_such_address(found: Found) -> Cause | None:
+    host = found.word("host")
+    functions = found.error.functions if found.error is not None else ()
+    if host is not None or _HTTP.intersection(functions):
+        argument = "--host"
+    elif "addr='" in found.text or "ZMQError" in found.text:
+        argument = "VLLM_HOST_IP"
+    else:
+        return None
+    return InvalidArguments(
+        message=f"this machine has no address {host or 'such as the one it was told to use'}",
+        hint=f"correct {argument}",
+        argument=argument,
+        confidence="likely",
+        retryable=False,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="while attempting to bind on address",
@@ -267,4 +303,66 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.28 to 0.33, CPU",
     ),
     CauseRule(literal="doesn't match local world size", build=_cpu, versions="0.28 to 0.33, CPU"),
+    CauseRule(
+        literal="port is already allocated",
+        pattern=r"Bind for (?P<address>[^\s]{1,64}) failed: port is already allocated",
+        where="line",
+        ends=True,
+        build=lambda found: _taken(found, "http"),
+        versions="Docker 19 to 28",
+    ),
+    CauseRule(
+        literal="received 0 items of ancdata",
+        build=lambda found: attrs.evolve(_too_many_files(found), confidence="likely"),
+        versions="torch 1.x to 2.9",
+    ),
+    *(
+        CauseRule(literal=said, where="line", ends=True, build=_no_user, versions=versions)
+        for said, versions in (
+            ("Failed to determine user credentials: ", "systemd 230 to 257"),
+            ("Failed at step USER spawning ", "systemd 219 to 257"),
+            ("no matching entries in passwd file", "Docker 1 to 28"),
+        )
+    ),
+    CauseRule(literal="can't start new thread", build=_no_threads, versions="Python"),
+    CauseRule(
+        literal="Resource temporarily unavailable",
+        # ZeroMQ says it where nothing has come in time.
+        pattern=r"^(?:BlockingIOError|OSError): \[Errno 11\] Resource|^ *what\(\): +Resource|"
+        r"pthread_create failed|[Tt]hread creation failed",
+        where="both",
+        rank="weak",
+        build=_no_threads,
+        versions="glibc; OpenBLAS 0.3, libgomp, LLVM, gRPC",
+    ),
+    CauseRule(
+        literal="assign requested address",
+        pattern=r"(?:\('(?P<host>[^']{1,64})', (?P<port>\d{1,5})|[Cc]annot assign requested address)",
+        where="both",
+        build=_no_such_address,
+        versions="glibc: uvicorn, asyncio, ZeroMQ",
+    ),
+    CauseRule(
+        literal="permission denied",
+        pattern=r"bind on address \('(?P<host>[^']{1,64})', (?P<port>\d{1,5})[^)]{0,20}\): permission denied",
+        where="both",
+        build=lambda found: InvalidArguments(
+            message=f"only root may listen on port {found.word('port')}",
+            hint="choose a --port from 1024 on",
+            argument="--port",
+            retryable=False,
+        ),
+        versions="uvicorn, asyncio",
+    ),
+    CauseRule(
+        literal="Changing to the requested working directory failed",
+        where="line",
+        ends=True,
+        build=lambda _: FileMissing(
+            message="the unit's WorkingDirectory= does not exist, or may not be entered",
+            hint="correct WorkingDirectory= of the unit",
+            retryable=False,
+        ),
+        versions="systemd 230 to 257",
+    ),
 )

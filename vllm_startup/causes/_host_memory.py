@@ -92,9 +92,7 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="Ray 2.0 to 2.5x",
     ),
-    CauseRule(
-        literal="can't allocate memory: you tried to allocate", build=_no_memory, versions="torch 1.x to 2.9"
-    ),
+    CauseRule(literal="memory: you tried to allocate", build=_no_memory, versions="torch 1.x to 2.9"),
     CauseRule(literal="Cannot allocate memory", build=_no_memory, rank="generic", versions="glibc"),
     CauseRule(
         literal="MemoryError",
@@ -104,14 +102,17 @@ RULES: tuple[CauseRule, ...] = (
         rank="generic",
         versions="Python",
     ),
+    CauseRule(literal="_ArrayMemoryError", build=_no_memory, rank="generic", versions="numpy 1 and 2"),
     CauseRule(literal="std::bad_alloc", where="both", build=_no_memory, versions="libstdc++"),
-    CauseRule(
-        literal="NCCL WARN",
-        pattern=r"Error while creating shared memory segment|failed to extend /dev/shm/",
-        where="both",
-        explains=("nccl_failed",),
-        build=_shared_memory,
-        versions="NCCL 2.18 to 2.27",
+    *(
+        CauseRule(
+            literal=said,
+            where="both",
+            explains=("nccl_failed",),
+            build=_shared_memory,
+            versions="NCCL 2.18 to 2.27",
+        )
+        for said in ("Error while creating shared memory segment", "failed to extend /dev/shm/")
     ),
     CauseRule(
         literal="insufficient shared memory (shm)",
@@ -126,4 +127,49 @@ RULES: tuple[CauseRule, ...] = (
         build=_shared_memory,
         versions="Python, torch",
     ),
+    CauseRule(
+        literal="memory allocation of ",
+        pattern=r"^memory allocation of \d+ bytes failed$",
+        where="line",
+        ends=True,
+        build=_no_memory,
+        versions="Rust",
+    ),
+    CauseRule(literal="(os error 12)", build=_no_memory, versions="Rust"),
+    CauseRule(
+        literal="LLVM ERROR: out of memory", where="line", ends=True, build=_no_memory, versions="LLVM"
+    ),
+    CauseRule(
+        literal="OpenBLAS error: Memory allocation still failed",
+        where="line",
+        ends=True,
+        build=_no_memory,
+        versions="OpenBLAS 0.3",
+    ),
+    CauseRule(
+        literal="The node was low on resource: memory",
+        where="line",
+        ends=True,
+        build=_killed_for_memory,
+        versions="Kubernetes",
+    ),
+    CauseRule(
+        literal="exceeded memory limit (",
+        pattern=r"^slurmstepd: error: [^\n]{1,80} exceeded memory limit \(",
+        where="line",
+        ends=True,
+        build=_killed_for_memory,
+        versions="Slurm 17 to 20",
+    ),
+    CauseRule(
+        literal="unable to allocate shared memory(shm) for file",
+        build=_shared_memory,
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal=" exceeds /dev/shm size",
+        build=_shared_memory,
+        versions="Ray 2",
+    ),
+    CauseRule(literal="Insufficient space in /dev/shm", build=_shared_memory, versions="0.29 to 0.33"),
 )

@@ -215,4 +215,21 @@ RULES: tuple[CauseRule, ...] = (
         build=_inspection,
         versions="0.6 to 0.33",
     ),
+    CauseRule(
+        literal="DLL load failed",
+        exceptions=("ImportError",),
+        build=_platform,
+        versions="Python on Windows",
+    ),
+    CauseRule(
+        literal="but your machine doesn't support",
+        pattern=r"NumPy was built with baseline optimizations",
+        build=lambda _: PlatformUnsupported(
+            message="the processor lacks instructions that the installed NumPy was built for",
+            hint="give the virtual machine the host's CPU model, or pip install 'numpy<2.4'",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="numpy 2.4",
+    ),
 )

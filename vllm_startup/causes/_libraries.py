@@ -59,6 +59,40 @@ def _library_hint(library: str) -> str | None:
     return apt(library)
 
 
+def _other_numpy() -> BinaryIncompatible:
+    return BinaryIncompatible(
+        message="a compiled module was built for another NumPy than the one installed",
+        hint="reinstall the module that the traceback names, or pip install 'numpy<2'",
+        confidence="likely",
+        library="numpy",
+        retryable=False,
+    )
+
+
+def _missing(library: str) -> SharedLibraryMissing:
+    return SharedLibraryMissing(
+        message=f"the shared library {library} cannot be loaded",
+        hint=_library_hint(library),
+        library=library,
+        retryable=False,
+    )
+
+
+def _unloadable(found: Found) -> Cause:
+    return _missing(found.word("library") or "")
+
+
+def _bitsandbytes(symbol: str | None) -> Cause:
+    return BinaryIncompatible(
+        message="bitsandbytes was installed without the binaries for this CUDA",
+        hint="reinstall it: pip install -U bitsandbytes",
+        confidence="likely",
+        library="bitsandbytes",
+        symbol=symbol,
+        retryable=False,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="cannot import name",
@@ -130,12 +164,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="cannot open shared object file",
         pattern=r"(?<![^\s:'])(?P<library>[^\s:']{1,200}): cannot open shared object file",
         exceptions=("ImportError", "OSError"),
-        build=lambda found: SharedLibraryMissing(
-            message=f"the shared library {found.word('library')} cannot be loaded",
-            hint=_library_hint(found.word("library") or ""),
-            library=found.word("library"),
-            retryable=False,
-        ),
+        build=_unloadable,
         versions="glibc",
     ),
     CauseRule(
@@ -161,14 +190,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="'NoneType' object has no attribute 'c",
         pattern=r"'NoneType' object has no attribute '(?P<symbol>c(?:get_|set_|(?:de)?quantize|i?gemm)"
         r"\w{0,60})'",
-        build=lambda found: BinaryIncompatible(
-            message="bitsandbytes was installed without the binaries for this CUDA",
-            hint="reinstall it: pip install -U bitsandbytes",
-            confidence="likely",
-            library="bitsandbytes",
-            symbol=found.word("symbol"),
-            retryable=False,
-        ),
+        build=lambda found: _bitsandbytes(found.word("symbol")),
         versions="bitsandbytes 0.41 to 0.46",
     ),
     CauseRule(
@@ -176,5 +198,152 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"'_OpNamespace' '(?P<library>\w{1,60})' object has no attribute '(?P<symbol>\w{1,100})'",
         build=lambda found: attrs.evolve(_binary(found), confidence="likely"),
         versions="0.4 to 0.33, torch 2.x",
+    ),
+    CauseRule(
+        literal="but this version of numpy is",
+        pattern=r"module compiled against A[BP]I version \S{1,20} but this version of numpy is",
+        build=lambda _: attrs.evolve(_other_numpy(), confidence="certain"),
+        versions="numpy 1 and 2",
+    ),
+    CauseRule(
+        literal="A module that was compiled using NumPy 1.x cannot be run in",
+        build=lambda _: _other_numpy(),
+        versions="numpy 2",
+    ),
+    CauseRule(
+        literal="_ARRAY_API not found", build=lambda _: _other_numpy(), rank="generic", versions="numpy 2"
+    ),
+    CauseRule(
+        literal="invalid ELF header",
+        pattern=r"(?<![^\s:'])(?P<library>[^\s:']{1,300}): invalid ELF header",
+        build=_binary,
+        versions="glibc",
+    ),
+    CauseRule(
+        literal="wrong ELF class",
+        pattern=r"(?<![^\s:'])(?P<library>[^\s:']{1,300}): wrong ELF class",
+        build=_binary,
+        versions="glibc",
+    ),
+    *(
+        CauseRule(
+            literal=reason,
+            pattern=rf"(?<![^\s:'])(?P<library>[^\s:']{{1,300}}): {reason}",
+            exceptions=("ImportError", "OSError"),
+            build=_unloadable,
+            versions="glibc",
+        )
+        for reason in (
+            "file too short",
+            "cannot allocate memory in static TLS block",
+            "failed to map segment from shared object",
+            "cannot enable executable stack",
+        )
+    ),
+    CauseRule(
+        literal="error while loading shared libraries: ",
+        pattern=r"error while loading shared libraries: (?P<library>[^\s:']{1,200}): ",
+        where="line",
+        ends=True,
+        build=_unloadable,
+        versions="glibc",
+    ),
+    CauseRule(
+        literal="Unable to load any of {",
+        pattern=r"Unable to load any of \{(?P<library>lib[\w.]{1,100})",
+        where="both",
+        build=_unloadable,
+        versions="cuDNN 9",
+    ),
+    CauseRule(
+        literal="Could not load library lib",
+        pattern=r"^Could not load library (?P<library>lib[\w.]{1,100})\. Error: ",
+        where="both",
+        build=_unloadable,
+        versions="cuDNN 8",
+    ),
+    CauseRule(
+        literal="sndfile library not found",
+        build=lambda _: _missing("libsndfile.so.1"),
+        versions="soundfile",
+    ),
+    CauseRule(
+        literal="PTX JIT compiler library not found",
+        build=lambda _: attrs.evolve(
+            _missing("libnvidia-ptxjitcompiler.so.1"),
+            hint="install the driver's compiler library, or let the container have it "
+            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
+        ),
+        versions="CUDA error 221",
+    ),
+    CauseRule(
+        literal="libcudart is not loaded in the current process",
+        build=lambda _: attrs.evolve(_missing("libcudart"), confidence="likely", hint=None),
+        versions="0.4 to 0.33, flashinfer",
+    ),
+    CauseRule(
+        literal="Could not find libnvshmem_host.so",
+        build=lambda _: _missing("libnvshmem_host.so"),
+        versions="flashinfer 0.6",
+    ),
+    *(
+        CauseRule(
+            literal=said,
+            build=lambda _: _bitsandbytes(None),
+            versions="bitsandbytes 0.41 to 0.49",
+        )
+        for said in (
+            "CUDA Setup failed despite GPU being available",
+            "CUDA Setup failed despite CUDA being available",
+            "not available in CPU-only version of bitsandbytes",
+        )
+    ),
+    CauseRule(
+        literal=" binary not found at ",
+        pattern=r"Configured \w{1,10} binary not found at \S{1,400}libbitsandbytes",
+        build=lambda _: _bitsandbytes(None),
+        versions="bitsandbytes 0.43 to 0.49",
+    ),
+    CauseRule(
+        literal="Native code method attempted to call: ",
+        pattern=r"attempted to call: lib\.(?P<symbol>\w{1,80})",
+        build=lambda found: _bitsandbytes(found.word("symbol")),
+        versions="bitsandbytes 0.45 to 0.49",
+    ),
+    CauseRule(
+        literal="Could not run '",
+        pattern=r"Could not run '(?P<library>(?!aten)\w{1,60})::(?P<symbol>[\w.]{1,100})' with arguments "
+        r"from the '\w{1,20}' backend",
+        build=lambda found: attrs.evolve(_binary(found), confidence="likely"),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="No such operator ",
+        pattern=r"No such operator (?P<library>\w{1,60})::(?P<symbol>\w{1,100})",
+        build=lambda found: attrs.evolve(_binary(found), confidence="likely"),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="Only a single TORCH_LIBRARY can be used to register the namespace",
+        pattern=r"register the namespace (?P<library>\w{1,60})",
+        build=lambda found: BinaryIncompatible(
+            message=f"two builds of the extension {found.word('library')} are loaded into one process",
+            hint="pip uninstall vllm until nothing is left, and install it once",
+            confidence="likely",
+            library=found.word("library"),
+            retryable=False,
+        ),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="PydanticImportError",
+        pattern=r"PydanticImportError: `(?P<name>[^`]{1,200})` has been (?:moved|removed)",
+        build=lambda found: DependencyApiMismatch(
+            message=f"pydantic has no {found.word('name')}: another release of it is needed",
+            module="pydantic",
+            name=found.word("name"),
+            retryable=False,
+        ),
+        versions="pydantic 2",
     ),
 )

@@ -32,6 +32,18 @@ def _not_writable(found: Found) -> Cause:
     return path_not_writable(found.word("path"), found.number("errno"))
 
 
+def _denied_to_rust(found: Found) -> Cause:
+    """Rust's libraries tell no path: tokenizers and safetensors read, Xet writes to the cache."""
+    if found.error is not None and found.error.name in ("Exception", "SafetensorError"):
+        return attrs.evolve(
+            path_not_readable("", 13),
+            message="a file of the model may not be read",
+            path=None,
+            confidence="likely",
+        )
+    return attrs.evolve(path_not_writable(None, 13), confidence="likely")
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="No space left on device",
@@ -66,5 +78,106 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"PermissionError at (?P<path>\S{1,400}) when downloading",
         build=_not_writable,
         versions="transformers 4.40 to 5.x",
+    ),
+    CauseRule(
+        literal="no space left on device",
+        where="both",
+        rank="generic",
+        build=lambda _: disk_full(None),
+        versions="Go: Docker, Kubernetes",
+    ),
+    CauseRule(
+        literal="The node was low on resource: ephemeral-storage",
+        where="line",
+        ends=True,
+        build=lambda _: disk_full(None),
+        versions="Kubernetes",
+    ),
+    *(
+        CauseRule(
+            literal=said,
+            pattern=rf"\[Errno (?P<errno>\d+)\] {said}: '(?P<path>[^']{{1,400}})'",
+            exceptions=("OSError",),
+            rank="generic",
+            build=lambda found: attrs.evolve(
+                path_not_readable(found.word("path") or "", found.number("errno")), confidence="likely"
+            ),
+            versions="glibc",
+        )
+        for said in ("Input/output error", "Stale file handle", "Transport endpoint is not connected")
+    ),
+    CauseRule(
+        literal="Permission denied (os error 13)",
+        build=_denied_to_rust,
+        versions="Rust: safetensors, tokenizers, hf_xet",
+    ),
+    CauseRule(
+        literal="No usable temporary directory found in",
+        build=lambda _: attrs.evolve(
+            path_not_writable(None, None),
+            message="no directory for temporary files can be written",
+            hint="set TMPDIR to a directory that can be written",
+        ),
+        versions="Python",
+    ),
+    CauseRule(
+        literal="no locator available for file",
+        pattern=r"cannot cache function '[^'\n]{1,200}': no locator available for "
+        r"file '(?P<path>[^'\n]{1,400})'",
+        build=lambda found: attrs.evolve(
+            path_not_writable(found.word("path"), None),
+            message="numba can write neither beside the module that it compiles nor to the user's cache",
+            hint="set NUMBA_CACHE_DIR to a directory that can be written",
+        ),
+        versions="numba 0.4x to 0.6x",
+    ),
+    CauseRule(
+        literal="No locks available",
+        pattern=r"\[Errno (?P<errno>37)\] No locks available(?:: '(?P<path>[^']{1,400})')?",
+        build=lambda found: attrs.evolve(
+            _not_writable(found), message="the file system has no locks, as some network file systems"
+        ),
+        versions="glibc",
+    ),
+    CauseRule(
+        literal="mkdir: cannot create directory ",
+        pattern=r"^mkdir: cannot create directory ['‘](?P<path>[^'’\n]{1,400})['’]: "
+        r"(?:Permission denied|Read-only file system)$",
+        where="line",
+        rank="weak",
+        build=_not_writable,
+        versions="coreutils 8 to 9",
+    ),
+    *(
+        CauseRule(
+            literal=said,
+            pattern=pattern,
+            where="line",
+            ends=True,
+            build=lambda found: attrs.evolve(
+                path_not_readable(found.word("path") or "", 13),
+                message=f"{found.word('path')} may not be executed",
+                hint="chmod +x it, and see that its file system is not mounted noexec",
+            ),
+            versions=versions,
+        )
+        for said, pattern, versions in (
+            (
+                "Failed at step EXEC spawning ",
+                r"Failed at step EXEC spawning (?P<path>/.{1,300}): Permission denied$",
+                "systemd 219 to 257",
+            ),
+            (": permission denied", r'exec: "(?P<path>[^"]{1,300})": permission denied', "runc, Docker"),
+        )
+    ),
+    CauseRule(
+        literal="Unable to open /dev/kfd ",
+        pattern=r"^(?:\w{1,40}Error: )?Unable to open (?P<path>/dev/kfd) read-write: Permission denied",
+        where="both",
+        build=lambda found: attrs.evolve(
+            _not_writable(found),
+            hint="give the user the groups render and video (docker: --device /dev/kfd --group-add render)",
+        ),
+        versions="ROCm 5 to 7",
     ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._install import ProgramMissing, program_missing
 from vllm_startup.causes._rules import CauseRule, Found
@@ -19,6 +21,10 @@ def _not_executed(found: Found) -> Cause:
         program=program,
         retryable=False,
     )
+
+
+# What starts a server: a word of a script that the shell does not find says nothing of it.
+_STARTS: Final = r"(?:/[^\s:]{1,300}/)?(?:vllm|python[\d.]{0,5}|uv|torchrun|ray)"
 
 
 RULES: tuple[CauseRule, ...] = (
@@ -41,20 +47,72 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="not found",
-        pattern=r"^(?:[^\s:]{1,200}: )?(?:line )?(?:\d+: )?(?P<program>vllm|python3?): (?:command )?"
-        r"not found$",
+        pattern=rf"^(?:[^\s:]{{1,200}}: )?(?:line )?(?:\d+: )?(?:exec: )?(?P<program>{_STARTS}): "
+        r"(?:command )?not found$",
         where="line",
         ends=True,
         build=_program,
         versions="bash, dash",
     ),
     CauseRule(
+        literal="command not found: ",
+        pattern=rf"^zsh:(?:\d+:)? command not found: (?P<program>{_STARTS})$",
+        where="line",
+        ends=True,
+        build=_program,
+        versions="zsh",
+    ),
+    CauseRule(
+        literal="No such file or directory",
+        pattern=rf"^(?:[^\s:]{{1,200}}: )?(?:line )?(?:\d+: )?(?P<program>{_STARTS}): "
+        r"(?:(?P<interpreter>/[^\s:]{1,300}): bad interpreter: |cannot execute: required file not found)?"
+        r"No such file or directory$",
+        where="line",
+        ends=True,
+        build=lambda found: program_missing(found.word("interpreter") or found.word("program") or ""),
+        versions="bash, dash",
+    ),
+    CauseRule(
+        literal="No such file or directory",
+        pattern=rf"^(?:/usr/bin/)?(?:env|nohup|timeout|nice|stdbuf|setsid)(?:: failed to run command)?"
+        rf":? ['‘](?P<program>{_STARTS})['’]: No such file or directory$",
+        where="line",
+        ends=True,
+        build=_program,
+        versions="coreutils 8 to 9",
+    ),
+    CauseRule(
+        literal="error: execve(): ",
+        pattern=r"error: execve\(\): (?P<program>[^\s:]{1,300}): No such file or directory$",
+        where="line",
+        ends=True,
+        build=_program,
+        versions="Slurm 20 to 25",
+    ),
+    CauseRule(
+        literal="error: Failed to spawn: ",
+        pattern=r"^error: Failed to spawn: `(?P<program>[^`]{1,200})`",
+        where="line",
+        ends=True,
+        build=_program,
+        versions="uv 0.4 to 0.9",
+    ),
+    CauseRule(
         literal="executable file not found in $PATH",
-        pattern=r'exec: "(?P<program>[^"]{1,100})": executable file not found',
+        pattern=r'(?:exec: |^FATAL: +)"(?P<program>[^"]{1,100})": executable file not found',
         where="both",
         ends=True,
         build=_program,
-        versions="runc, Docker, Kubernetes",
+        versions="runc, Docker, Kubernetes, Apptainer",
+    ),
+    CauseRule(
+        literal=": no such file or directory",
+        pattern=r'(?:exec: "(?P<program>[^"]{1,300})": stat [^\n:]{1,300}|^exec (?P<entry>/[^\s:]{1,300})): '
+        r"no such file or directory",
+        where="line",
+        ends=True,
+        build=lambda found: program_missing(found.word("program") or found.word("entry") or ""),
+        versions="runc, Docker",
     ),
     CauseRule(
         literal="Failed at step EXEC spawning ",
@@ -63,6 +121,14 @@ RULES: tuple[CauseRule, ...] = (
         ends=True,
         build=_not_executed,
         versions="systemd 219 to 257",
+    ),
+    CauseRule(
+        literal="Failed to locate executable ",
+        pattern=r"Failed to locate executable (?P<program>/.{1,300}): No such file or directory$",
+        where="line",
+        ends=True,
+        build=_not_executed,
+        versions="systemd 247 to 257",
     ),
     CauseRule(
         literal="Ninja is required to load C++ extensions",

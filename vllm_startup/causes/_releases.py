@@ -64,6 +64,47 @@ def _wanted(found: Found) -> Cause:
     )
 
 
+def _other_cuda(package: str, version: str | None, wanted: str | None) -> Cause:
+    return DependencyVersionMismatch(
+        message=f"{package} is for CUDA {version}, torch for CUDA {wanted}",
+        hint=f"reinstall torch and {package} from one index"
+        if package != "the CUDA toolkit"
+        else "point CUDA_HOME at the CUDA toolkit that torch was built for",
+        package=package,
+        version=version and f"CUDA {version}",
+        other="torch",
+        other_version=wanted and f"CUDA {wanted}",
+        retryable=False,
+    )
+
+
+def _protobuf(version: str | None, wanted: str | None) -> Cause:
+    return DependencyVersionMismatch(
+        message=f"protobuf {version or 'of another version'} is installed, and code that was generated for "
+        f"{wanted or 'another one'} is loaded",
+        hint=f"pip install 'protobuf>={wanted}'" if wanted else None,
+        package="protobuf",
+        version=version,
+        other_version=wanted,
+        retryable=False,
+    )
+
+
+def _cluster(found: Found) -> Cause:
+    ray, wanted = found.word("version"), found.word("wanted")
+    if ray == wanted:
+        return DependencyVersionMismatch(
+            message=f"Python {found.word('other')} does not match the Ray cluster's {found.word('python')}",
+            hint="use the same Python on all nodes of the cluster",
+            package="python",
+            version=found.word("other"),
+            other="the Ray cluster",
+            other_version=found.word("python"),
+            retryable=False,
+        )
+    return unlike_versions("ray", ray, "the Ray cluster", wanted)
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="does not match flashinfer version",
@@ -114,5 +155,141 @@ RULES: tuple[CauseRule, ...] = (
             + ("" if found.word("side") == "greater" else ".*"),
         ),
         versions="numba 0.5x to 0.6x",
+    ),
+    CauseRule(
+        literal="Found an incompatible version of ",
+        pattern=r"incompatible version of (?P<package>[\w.-]{1,60})\. Found version "
+        r"(?P<version>[\w.+]{1,40}), but only versions? (?P<side>above|below|[<>]=?) ?"
+        r"(?P<limit>[\w.]{1,30}\w) ",
+        build=lambda found: unfit_version(
+            found.word("package") or "",
+            found.word("version") or "",
+            "peft",
+            {"above": ">=", "below": "<"}.get(found.word("side") or "", found.word("side") or "")
+            + (found.word("limit") or ""),
+        ),
+        versions="peft 0.5 to 0.18",
+    ),
+    CauseRule(
+        literal="is installed. Upgrade with",
+        pattern=r"requires (?P<package>[\w.-]{1,60}?)(?P<wanted>[<>=!~]{1,2}[\d.]{1,20}), but version "
+        r"(?P<version>[\w.]{1,30}) is installed",
+        build=lambda found: unfit_version(
+            found.word("package") or "", found.word("version") or "", "the kernel", found.word("wanted") or ""
+        ),
+        versions="kernels 0.1x",
+    ),
+    CauseRule(
+        literal="You need a version of ",
+        pattern=r"You need a version of (?P<package>[\w.-]{1,60}) (?P<wanted>[<>=]{1,2} ?[\d.]{1,20}\d)",
+        build=_wanted,
+        versions="transformers 4",
+    ),
+    CauseRule(
+        literal="were compiled with different CUDA",
+        pattern=r"PyTorch has CUDA [Vv]ersion[ =](?P<wanted>[\d.]{1,10}\d) (?:and|whereas) "
+        r"(?P<package>torchvision|TorchAudio|torchaudio) has CUDA [Vv]ersion[ =](?P<version>[\d.]{1,10}\d)",
+        build=lambda found: _other_cuda(
+            (found.word("package") or "").lower(), found.word("version"), found.word("wanted")
+        ),
+        versions="torchvision 0.1x, torchaudio 2",
+    ),
+    CauseRule(
+        literal="The detected CUDA version (",
+        pattern=r"detected CUDA version \((?P<version>[\d.]{1,12})\) mismatches the version that was used "
+        r"to\s+compile\s+PyTorch \((?P<wanted>[\d.]{1,12})\)",
+        build=lambda found: _other_cuda("the CUDA toolkit", found.word("version"), found.word("wanted")),
+        versions="torch 1.x to 2.9",
+    ),
+    CauseRule(
+        literal="The current installed version of ",
+        pattern=r"installed version of (?P<package>[\w+.-]{1,60}) \((?P<version>[\d.]{1,20})\) is "
+        r"(?P<side>less|greater) than the m\w{6} required version by CUDA (?P<cuda>[\d.]{1,10}\d)",
+        build=lambda found: DependencyVersionMismatch(
+            message=f"{found.word('package')} {found.word('version')} is too "
+            f"{'old' if found.word('side') == 'less' else 'new'} for CUDA {found.word('cuda')}",
+            package=found.word("package"),
+            version=found.word("version"),
+            other="CUDA",
+            other_version=found.word("cuda"),
+            retryable=False,
+        ),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="is incompatible with the current pydantic version",
+        pattern=r"pydantic-core version \((?P<version>[\w.]{1,30})\) is incompatible with the current "
+        r"pydantic version, which requires (?P<wanted>[\w.]{1,30}\w)",
+        build=lambda found: unlike_versions(
+            "pydantic-core", found.word("version"), "pydantic", found.word("wanted")
+        ),
+        versions="pydantic 2.1x",
+    ),
+    CauseRule(
+        literal="Version mismatch: this is the 'cffi' package",
+        pattern=r"'cffi' package version (?P<version>[\w.]{1,30}),.{1,500}?'_cffi_backend' extension module, "
+        r"we get version (?P<other>[\w.]{1,30}\w)",
+        build=lambda found: DependencyVersionMismatch(
+            message=f"cffi {found.word('version')} loads the extension of cffi {found.word('other')}",
+            hint="pip install --force-reinstall cffi",
+            package="cffi",
+            version=found.word("version"),
+            other="_cffi_backend",
+            other_version=found.word("other"),
+            retryable=False,
+        ),
+        versions="cffi 1 to 2",
+    ),
+    CauseRule(
+        literal="Protobuf Gencode/Runtime",
+        pattern=r"incompatible Protobuf Gencode/Runtime .{1,300}?gencode (?P<wanted>[\d.]{1,20}) runtime "
+        r"(?P<version>[\d.]{1,20}\d)",
+        build=lambda found: _protobuf(found.word("version"), found.word("wanted")),
+        versions="protobuf 5.26 to 7",
+    ),
+    CauseRule(
+        literal="be created directly",
+        pattern=r"Descriptors cannot (?:not )?be created directly",
+        build=lambda _: _protobuf(None, None),
+        versions="protobuf 3.20 to 6",
+    ),
+    CauseRule(
+        literal="Version mismatch: The cluster was started with",
+        pattern=r"was started with:\s+Ray: (?P<wanted>[\w.]{1,30})\s+Python: (?P<python>[\w.]{1,30})\s"
+        r".{1,300}?was started with:\s+Ray: (?P<version>[\w.]{1,30})\s+Python: (?P<other>[\w.]{1,30})",
+        build=_cluster,
+        versions="Ray 1 to 2.5x",
+    ),
+    CauseRule(
+        literal="Ray version ",
+        pattern=r"(?P<package>Ray) version (?P<limit>[\d.]{1,20})(?: or greater)? is required, but found "
+        r"(?P<version>[\w.]{1,30}\w)",
+        build=lambda found: unfit_version(
+            "ray", found.word("version") or "", "vllm", f">={found.word('limit')}"
+        ),
+        versions="0.5 to 0.33",
+    ),
+    CauseRule(
+        literal="is not supported on Python",
+        pattern=r"^RuntimeError: (?:Dynamo|torch\.compile) is not supported on Python "
+        r"(?P<limit>[<> ]{0,3}[\d.]{1,10}\d\+?)",
+        build=lambda found: DependencyVersionMismatch(
+            message=f"this torch cannot compile on Python {found.word('limit')}",
+            hint="use an older Python, a newer torch, or start with --enforce-eager",
+            package="python",
+            version=found.word("limit"),
+            other="torch",
+            retryable=False,
+        ),
+        versions="torch 2.x",
+    ),
+    CauseRule(
+        literal="VersionConflict",
+        pattern=r"VersionConflict: \((?P<package>[\w.-]{1,60}) (?P<version>[\w.+]{1,40}) .{1,400}?"
+        r"Requirement\.parse\('[\w.-]{1,60}(?:\[[^\]]{1,60}\])?(?P<wanted>[<>=!~][^';]{1,60})",
+        build=lambda found: unfit_version(
+            found.word("package") or "", found.word("version") or "", "vllm", found.word("wanted") or ""
+        ),
+        versions="setuptools, pkg_resources",
     ),
 )
