@@ -170,8 +170,9 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal=" is not installed",
-        pattern=r"^(?:Import|ModuleNotFound|Runtime|Assertion)Error: (?:The |Package )?[`'\"]?"
-        r"(?P<component>[A-Za-z][\w.-]{0,60})[`'\"]? (?:package |library )?is not installed",
+        pattern=r"^(?:Import|ModuleNotFound|Runtime|Assertion|Value)Error: (?:The |Package )?[`'\"]?"
+        r"(?P<component>[A-Za-z][\w.-]{0,60}(?: [\w.-]{1,30}){0,2}?)[`'\"]? "
+        r"(?:package |library )?is not installed",
         rank="generic",
         build=_component,
         versions="many packages",
@@ -202,5 +203,29 @@ RULES: tuple[CauseRule, ...] = (
         rank="vague",
         build=lambda found: attrs.evolve(_component(found), confidence="likely"),
         versions="many packages",
+    ),
+    CauseRule(
+        literal="Model Runner V2 requires Triton",
+        build=lambda _: ComponentMissing(
+            message="Triton is not installed", hint="pip install triton", component="triton", retryable=False
+        ),
+        versions="0.17 to 0.33",
+    ),
+    CauseRule(
+        literal=" module not found. Please install/check ",
+        pattern=r"Please install/check (?P<component>[\w-]{1,40})",
+        build=_component,
+        versions="0.11 to 0.33",
+    ),
+    CauseRule(
+        literal="cumem allocator is not available",
+        build=lambda _: ComponentMissing(
+            message="this vLLM was built without the allocator that sleep mode needs",
+            hint="leave --enable-sleep-mode out",
+            component="cumem allocator",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.7 to 0.33",
     ),
 )

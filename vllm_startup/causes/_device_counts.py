@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._devices import DeviceIdUnsupported, InvalidDevice, not_enough_gpus
+from vllm_startup.causes._devices import DeviceIdUnsupported, InvalidDevice, NoGpuDetected, not_enough_gpus
 from vllm_startup.causes._rules import CauseRule, Found
 
 
@@ -195,5 +195,16 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"local_world_size \((?P<needed>\d+)\)",
         build=_not_enough,
         versions="0.32 to 0.33",
+    ),
+    CauseRule(
+        literal=" device type: ",
+        pattern=r"(?:Not support|Unsupported) device type: \w",
+        build=lambda _: NoGpuDetected(
+            message="vLLM took the machine for another platform than its build is for",
+            hint="give the process its GPUs, or install the build for this machine",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.4 to 0.33",
     ),
 )

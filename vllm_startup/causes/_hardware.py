@@ -272,4 +272,20 @@ RULES: tuple[CauseRule, ...] = (
         versions="torch 2.1 to 2.9",
     ),
     CauseRule(literal="too many blocks in cooperative launch", build=_resources, versions="CUDA error 720"),
+    CauseRule(
+        literal="bfloat16 accuracy known issue",
+        build=lambda _: DtypeUnsupported(
+            message="the GPU does not compute in bfloat16 as it should",
+            hint="start with --dtype float16",
+            dtype="bfloat16",
+            retryable=False,
+        ),
+        versions="0.7 to 0.33, XPU",
+    ),
+    CauseRule(
+        literal="quantization is supported only on ",
+        pattern=r"(?P<method>[\w-]{1,60}) quantization is supported only on \w",
+        build=lambda found: attrs.evolve(_no_kernel_for(found), confidence="certain"),
+        versions="0.8 to 0.33",
+    ),
 )

@@ -365,4 +365,17 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="systemd 230 to 257",
     ),
+    CauseRule(literal="No enough allowed NUMA nodes", build=_cpu, versions="0.10 to 0.17, CPU"),
+    CauseRule(
+        literal="of CPU memory reserved for it",
+        pattern=r"The worker already uses ",
+        build=_cpu,
+        versions="0.33, CPU",
+    ),
+    CauseRule(
+        literal="VLLM_CPU_NUM_OF_RESERVED_CPU (",
+        pattern=r"\) should less than",
+        build=_cpu,
+        versions="0.10 to 0.33, CPU",
+    ),
 )

@@ -137,4 +137,10 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="torch 1.x to 2.9",
     ),
+    CauseRule(
+        literal="is required for NUMA binding but is not installed",
+        pattern=r"(?P<program>numactl) is required for NUMA binding",
+        build=_program,
+        versions="0.19 to 0.33",
+    ),
 )

@@ -292,4 +292,18 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="setuptools, pkg_resources",
     ),
+    CauseRule(
+        literal="is required when VLLM_USE_FASTOKENS=1",
+        pattern=r"(?P<package>fastokens) (?P<wanted>>= [\d.]{1,20}) is required when VLLM_USE_FASTOKENS=1 "
+        r"\(found (?P<version>[\w.]{1,30})\)",
+        build=_wanted,
+        versions="0.33",
+    ),
+    CauseRule(
+        literal="modeling backend requires transformers",
+        pattern=r"requires (?P<package>transformers)(?P<wanted>[<>=]{1,2}[\d.]{1,20}\d)[^\n]{0,120}?, "
+        r"but got (?P<version>[\w.]{1,30}\w)",
+        build=_wanted,
+        versions="0.11 to 0.33",
+    ),
 )
