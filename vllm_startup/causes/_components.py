@@ -228,4 +228,13 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="0.7 to 0.33",
     ),
+    CauseRule(
+        literal="OpenTelemetry",
+        pattern=r"(?P<component>OpenTelemetry) (?:packages must be installed|is not available)",
+        build=lambda found: attrs.evolve(
+            _component(found),
+            hint="pip install opentelemetry-sdk opentelemetry-api opentelemetry-exporter-otlp",
+        ),
+        versions="0.4 to 0.33",
+    ),
 )

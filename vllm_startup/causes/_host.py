@@ -6,7 +6,7 @@ from typing import Literal
 
 import attrs
 
-from vllm_startup.causes._arguments import FileMissing, InvalidArguments
+from vllm_startup.causes._arguments import InvalidArguments
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._remedies import elsewhere
 from vllm_startup.causes._rules import CauseRule, Found
@@ -216,14 +216,6 @@ def _no_threads(_: Found) -> Cause:
     )
 
 
-def _no_user(_: Found) -> Cause:
-    return UserNotFound(
-        message="the user that the server is to run as does not exist",
-        hint="create the user, or correct it (systemd: User=, docker: --user)",
-        retryable=False,
-    )
-
-
 def _no_such_address(found: Found) -> Cause | None:
     host = found.word("host")
     functions = found.error.functions if found.error is not None else ()
@@ -316,14 +308,6 @@ RULES: tuple[CauseRule, ...] = (
         build=lambda found: attrs.evolve(_too_many_files(found), confidence="likely"),
         versions="torch 1.x to 2.9",
     ),
-    *(
-        CauseRule(literal=said, where="line", ends=True, build=_no_user, versions=versions)
-        for said, versions in (
-            ("Failed to determine user credentials: ", "systemd 230 to 257"),
-            ("Failed at step USER spawning ", "systemd 219 to 257"),
-            ("no matching entries in passwd file", "Docker 1 to 28"),
-        )
-    ),
     CauseRule(literal="can't start new thread", build=_no_threads, versions="Python"),
     CauseRule(
         literal="Resource temporarily unavailable",
@@ -353,17 +337,6 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="uvicorn, asyncio",
-    ),
-    CauseRule(
-        literal="Changing to the requested working directory failed",
-        where="line",
-        ends=True,
-        build=lambda _: FileMissing(
-            message="the unit's WorkingDirectory= does not exist, or may not be entered",
-            hint="correct WorkingDirectory= of the unit",
-            retryable=False,
-        ),
-        versions="systemd 230 to 257",
     ),
     CauseRule(literal="No enough allowed NUMA nodes", build=_cpu, versions="0.10 to 0.17, CPU"),
     CauseRule(

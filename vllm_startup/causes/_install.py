@@ -232,4 +232,14 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="numpy 2.4",
     ),
+    CauseRule(
+        literal="Exec format error",
+        pattern=r"\[Errno 8\] Exec format error",
+        build=lambda _: PlatformUnsupported(
+            message="a program that is run was built for another processor",
+            hint="reinstall vLLM and torch on this machine, not from another's disk",
+            retryable=False,
+        ),
+        versions="Python",
+    ),
 )

@@ -104,7 +104,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="has no attribute",
-        pattern=r"^AttributeError: module '(?P<module>[\w.]{1,200})' has no attribute '(?P<name>\w{1,100})'",
+        pattern=r"^AttributeError: (?:partially initialized )?module '(?P<module>[\w.]{1,200})' "
+        r"has no attribute '(?P<name>\w{1,100})'",
         rank="generic",
         build=_api,
         versions="Python",
@@ -345,5 +346,42 @@ RULES: tuple[CauseRule, ...] = (
             retryable=False,
         ),
         versions="pydantic 2",
+    ),
+    *(
+        CauseRule(
+            literal=status,
+            build=lambda _: attrs.evolve(
+                _missing("libcudnn"),
+                confidence="likely",
+                hint="take other cuDNN libraries out of LD_LIBRARY_PATH, or reinstall torch's own",
+            ),
+            versions="cuDNN 9",
+        )
+        for status in ("CUDNN_STATUS_SUBLIBRARY_LOADING_FAILED", "CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH")
+    ),
+    CauseRule(
+        literal="infer_schema(func): ",
+        pattern=r"infer_schema\(func\): (?P<name>Parameter \w{1,60} has unsupported type)",
+        build=lambda found: DependencyApiMismatch(
+            message="torch cannot read how an operator is declared: another release of it is needed",
+            confidence="likely",
+            module="torch.library",
+            name="infer_schema",
+            retryable=False,
+        ),
+        versions="torch 2.4 to 2.9",
+    ),
+    CauseRule(
+        literal="Are this object's requirements defined correctly?",
+        pattern=r"Could not import module '(?P<name>\w{1,100})'",
+        rank="vague",
+        build=lambda found: DependencyApiMismatch(
+            message=f"transformers could not import {found.word('name')}, for what it needs",
+            confidence="likely",
+            module="transformers",
+            name=found.word("name"),
+            retryable=False,
+        ),
+        versions="transformers 4.52 to 5",
     ),
 )

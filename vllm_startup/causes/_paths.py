@@ -180,4 +180,19 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="ROCm 5 to 7",
     ),
+    *(
+        CauseRule(
+            literal=said,
+            exceptions=("OperationalError",),
+            build=lambda _: attrs.evolve(
+                path_not_writable(None, None),
+                message="a cache's database may not be written",
+                hint="set OUTLINES_CACHE_DIR or HOME to a directory that can be written",
+                confidence="likely",
+            ),
+            versions="SQLite 3",
+        )
+        for said in ("unable to open database file", "attempt to write a readonly database")
+    ),
+    CauseRule(literal="database or disk is full", build=lambda _: disk_full(None), versions="SQLite 3"),
 )

@@ -105,6 +105,10 @@ def _cluster(found: Found) -> Cause:
     return unlike_versions("ray", ray, "the Ray cluster", wanted)
 
 
+def _dotted(numbers: str | None) -> str:
+    return (numbers or "").replace(", ", ".")
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="does not match flashinfer version",
@@ -305,5 +309,21 @@ RULES: tuple[CauseRule, ...] = (
         r"but got (?P<version>[\w.]{1,30}\w)",
         build=_wanted,
         versions="0.11 to 0.33",
+    ),
+    CauseRule(
+        literal="cuDNN version incompatibility",
+        pattern=r"PyTorch was compiled +against \((?P<wanted>[\d, ]{1,20})\) but found runtime version "
+        r"\((?P<version>[\d, ]{1,20})\)",
+        build=lambda found: DependencyVersionMismatch(
+            message=f"cuDNN {_dotted(found.word('version'))} is loaded, torch was built for "
+            f"{_dotted(found.word('wanted'))}",
+            hint="take other cuDNN libraries out of LD_LIBRARY_PATH, or reinstall torch's own",
+            package="cudnn",
+            version=_dotted(found.word("version")),
+            other="torch",
+            other_version=_dotted(found.word("wanted")),
+            retryable=False,
+        ),
+        versions="torch 1.x to 2.9",
     ),
 )

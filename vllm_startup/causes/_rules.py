@@ -176,6 +176,7 @@ FAMILIES: Final = (
     "_host",
     "_host_memory",
     "_paths",
+    "_launchers",
     "_distributed",
     "_compile",
     "_crash",
