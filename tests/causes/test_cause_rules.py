@@ -61,6 +61,24 @@ def test_a_text_that_sounds_like_another_is_not_taken_for_it(text: str, kind: st
     assert found is None or found[1].kind != kind
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "nvidia-smi: error while loading shared libraries: libnvidia-ml.so.1: cannot open shared object file",
+        "/start.sh: line 4: ray: command not found",
+        "env: 'numactl': No such file or directory",
+        "free(): invalid pointer",
+        "terminate called after throwing an instance of 'std::runtime_error'",
+        "mkdir: cannot create directory '/root/.cache': Permission denied",
+        "[ 1234.5] nginx[3321]: segfault at 10 ip 00007f3b sp 00007ffd error 4",
+    ],
+)
+def test_what_a_start_can_go_on_after_does_not_end_it(line: str) -> None:
+    diagnosis = read([line])
+    assert not diagnosis.fatal
+    assert diagnosis.verdict(ended=False) is None
+
+
 def test_users_bring_rules_of_their_own() -> None:
     from vllm_startup.causes import ProgramMissing
 

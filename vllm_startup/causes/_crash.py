@@ -244,7 +244,6 @@ RULES: tuple[CauseRule, ...] = (
             pattern=rf"^(?:\*\*\* )?{re.escape(said)}",
             where="line",
             rank="weak",
-            ends=True,
             build=_heap,
             versions="glibc",
         )
@@ -257,7 +256,6 @@ RULES: tuple[CauseRule, ...] = (
         r"'(?!c10::|std::bad_alloc|std::system_error)(?P<what>[\w:]{1,100})",
         where="line",
         rank="weak",
-        ends=True,
         build=_terminated,
         versions="libstdc++",
     ),
@@ -266,7 +264,6 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"^[^\s:]{1,200}: [^\n]{1,800}: Assertion `(?P<what>[^\n]{1,400})' failed\.?$",
         where="line",
         rank="weak",
-        ends=True,
         build=_terminated,
         versions="glibc",
     ),

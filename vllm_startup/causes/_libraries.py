@@ -243,7 +243,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="error while loading shared libraries: ",
-        pattern=r"error while loading shared libraries: (?P<library>[^\s:']{1,200}): ",
+        pattern=r"^(?:[^\s:]{1,300}/)?(?:vllm|python[\d.]{0,5}): error while loading shared libraries: "
+        r"(?P<library>[^\s:']{1,200}): ",
         where="line",
         ends=True,
         build=_unloadable,

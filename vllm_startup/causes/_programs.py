@@ -23,8 +23,8 @@ def _not_executed(found: Found) -> Cause:
     )
 
 
-# What starts a server: a word of a script that the shell does not find says nothing of it.
-_STARTS: Final = r"(?:/[^\s:]{1,300}/)?(?:vllm|python[\d.]{0,5}|uv|torchrun|ray)"
+# What starts a server: a script goes on without others.
+_STARTS: Final = r"(?:/[^\s:]{1,300}/)?(?:vllm|python[\d.]{0,5})"
 
 
 RULES: tuple[CauseRule, ...] = (
