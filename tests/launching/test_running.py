@@ -161,6 +161,22 @@ async def test_a_command_that_cannot_be_started(
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+async def test_no_thread_for_the_output_is_an_error_and_no_wait(
+    begin: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a container or a unit may have no more threads."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    running = begin("print('out')")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    async with asyncio.timeout(10):
+        with pytest.raises(RuntimeError, match="thread"):
+            await running.__aenter__()
+    assert not running.started
+
+
 async def test_nothing_of_ours_is_left(begin: Callable[..., Running]) -> None:
     def ours() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count()  # noqa: PTH208 - only their number

@@ -215,7 +215,6 @@ class Running:
 
     def _copy(self, source: int, target: int) -> None:
         loop = asyncio.get_running_loop()
-        self._forwarding += 1
 
         def ended() -> None:
             try:
@@ -224,6 +223,7 @@ class Running:
                 pass  # the loop is closed: nobody waits any more
 
         self._forwarders.append(Forwarder(source, target, write=self._write, tap=self._tap, ended=ended))
+        self._forwarding += 1  # its end is told to the loop, which has not run since
 
     def _one_ended(self) -> None:
         self._forwarding -= 1
