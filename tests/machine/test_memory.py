@@ -16,6 +16,7 @@ from scene import (
     found,
     gpu,
     log,
+    proc,
     rank,
     server,
     tree,
@@ -174,6 +175,32 @@ def test_memory_that_falls_while_the_engines_live_is_no_death() -> None:
     """Sleep mode and reloading give memory back as well."""
     rows = [*start(), (20, gpu(WEIGHTS, WEIGHTS)), working(21), (60, gpu(510, 505)), working(61)]
     assert watch(rows, until_s=80).told("cause_found") == []
+
+
+def test_memory_that_another_tenant_takes_and_gives_back_is_no_death() -> None:
+    """While the server still imports it has no engine, and holds nothing that could be given back."""
+    rows: list[Seen] = [(0, found()), (0, gpu(500, 500)), (0, tree(server()))]
+    rows += [(second, tree(server(cpu_s=second))) for second in range(1, 8)]
+    rows += [(8, gpu(500, 9000)), (9, tree(server(9))), (12, gpu(500, 500))]
+    rows += [(second, tree(server(cpu_s=second))) for second in range(13, 20)]
+    assert watch(rows, until_s=20).told("cause_found") == []
+
+
+def test_a_short_lived_child_does_not_make_a_tenants_memory_ours() -> None:
+    """The server inspects the model's class, and compiles, in processes of a few seconds."""
+    rows: list[Seen] = [(0, found()), (0, gpu(500)), (0, tree(server())), (5, gpu(9000))]
+    rows += [(second, tree(server(), proc(11, "python"))) for second in range(8, 12)]
+    rows += [(12, tree(server())), (13, gpu(500)), (14, tree(server()))]
+    assert watch(rows, until_s=30).told("cause_found") == []
+
+
+@pytest.mark.parametrize("name", ["VLLM::EngineCore", "python3.12"])
+def test_memory_that_falls_as_a_process_ends_means_its_death_under_a_living_server(name: str) -> None:
+    """Before 0.10.1, and without setproctitle, an engine has no title of its own."""
+    rows: list[Seen] = [(0, found()), (0, gpu(500)), (1, tree(server(), core(name=name)))]
+    rows += [(20, gpu(WEIGHTS)), (59, tree(server(), core(name=name))), (60, tree(server())), (61, gpu(505))]
+    (event,) = watch(rows, until_s=70).told("cause_found")
+    assert (event.at, event.cause.kind) == (64.0, "process_vanished")
 
 
 def test_memory_that_falls_on_some_devices_only_is_no_death() -> None:

@@ -26,6 +26,7 @@ from vllm_startup._machine.chronicle import Chronicle
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
 from vllm_startup._machine.history import HistoryClock
+from vllm_startup._machine.lives import Lives
 from vllm_startup._machine.readiness import NOT_HERE
 from vllm_startup._machine.terms import Terms
 from vllm_startup._machine.told import Source
@@ -55,6 +56,7 @@ class Bringup:
         self._work_probes: set[str] = set()
         self._bound: r.ProcessFound | None = None
         self._tree: r.ProcessTree | None = None
+        self._lives = Lives()
         self._log_modified_at: float | None = None
         self._oom_kills: int | None = None
         self.given_up = False
@@ -75,11 +77,15 @@ class Bringup:
 
     @property
     def fallen_at(self) -> float | None:
-        """When GPU memory was given back while no engine is known to live; None otherwise."""
+        """When GPU memory was given back, by processes that are gone as far as is seen; None otherwise."""
         samples = self._tree.processes if self._tree else ()
         if any(role_of(p.name) in (Role.ENGINE, Role.WORKER) and p.status != "zombie" for p in samples):
             return None
-        return self.attempt.signs.gpus.fallen_at
+        gpus = self.attempt.signs.gpus
+        risen_at, fallen_at = gpus.rise_since, gpus.fallen_at
+        if self._tree is None or risen_at is None or fallen_at is None:
+            return fallen_at
+        return fallen_at if self._lives.ended_with(risen_at, fallen_at) else None
 
     def warn(self, at: float, code: str, text: str) -> None:
         """Tell something once that does not end the wait."""
@@ -243,6 +249,7 @@ class Bringup:
         attempt = self.attempt
         self._works(at, probe)
         self._tree = reading
+        self._lives.look(at, reading.processes)
         attempt.ending.alive = {p.pid for p in reading.processes if p.status not in ("zombie", "dead")}
         if attempt.ending.root_at is None and reading.processes and not attempt.course.spans:
             attempt.launched(Ground(probe=probe, text="the process exists", at=at))
