@@ -11,6 +11,7 @@ from scene import (
     BANNER,
     INIT,
     LOAD,
+    NOON,
     OOM,
     Run,
     Seen,
@@ -31,7 +32,7 @@ from scene import (
     worker,
 )
 
-from vllm_startup._readings import LogEnded, MemoryEvents
+from vllm_startup._readings import LogCaughtUp, LogEnded, LogOpened, MemoryEvents
 
 START: list[Seen] = [(0, opened()), (0, found()), (0, tree(server(), core()))]
 STREAM: list[Seen] = [(0, opened(stream=True)), (0, found()), (0, tree(server(), core()))]
@@ -423,3 +424,38 @@ def test_a_worker_that_is_killed_before_its_title_is_seen_is_named_as_the_log_na
     assert cause is not None
     assert (cause.kind, cause.message) == ("process_killed", "Worker_TP0 was ended by SIGKILL")
     assert [p.role for p in run.report.processes if p.pid == 30] == ["worker"]
+
+
+# --- a log that takes long to read --------------------------------------------------------
+
+OLD = tuple(f'(APIServer pid=3) INFO:  10.2.3.4:{n} - "GET /metrics HTTP/1.1" 200 OK' for n in range(3))
+
+
+def reading_history(until: int) -> list[Seen]:
+    """A gigabyte of a server before, appended to: it is read for ``until`` seconds."""
+    rows: list[Seen] = [(0, found(started_at=NOON)), (0, tree(server(), core()))]
+    rows.append((0, LogOpened(source="vllm.log", modified_at=NOON - 500)))
+    return [*rows, *((second, log(*OLD, history=True)) for second in range(until))]
+
+
+@pytest.mark.parametrize(
+    "death",
+    [
+        pytest.param([(3, died(code=1)), (3, tree())], id="main process"),
+        pytest.param([(3, died(20, "VLLM::EngineCore", code=1)), (3, tree(server()))], id="engine"),
+    ],
+)
+def test_a_death_waits_until_the_log_from_before_has_been_read(death: list[Seen]) -> None:
+    rows = sorted([*reading_history(9), *death], key=lambda row: row[0])
+    rows += [(9, LogCaughtUp()), (9, log(*failing(OOM))), (9, log(*aftermath()))]
+    run = watch(rows, until_s=60, wall=NOON)
+    assert (cause(run).kind, cause(run).confidence) == ("gpu_out_of_memory", "certain")
+    assert found_at(run)[0] <= 9.3
+
+
+def test_a_log_from_before_that_is_read_no_further_holds_up_no_death() -> None:
+    """Its disk hangs, or it may not be read any more."""
+    rows = sorted([*reading_history(6), (3, died(code=1)), (3, tree())], key=lambda row: row[0])
+    run = watch(rows, until_s=60, wall=NOON)
+    assert cause(run).kind == "process_exited"
+    assert found_at(run) == [7.0]

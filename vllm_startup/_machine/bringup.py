@@ -159,6 +159,7 @@ class Bringup:
 
     def _log_opened(self, _at: float, _probe: str, reading: r.LogOpened) -> None:
         self.source.opened, self.source.stream = True, reading.stream
+        self.source.held_before = reading.modified_at is not None
         self._history.anchor(reading.tail, reading.modified_at, reading.clock_ahead_s)
         self._log_modified_at = reading.modified_at
 
@@ -193,7 +194,7 @@ class Bringup:
             self._leave_to_the_past(at if attempt.pid is None else attempt.began_at)
 
     def _log_caught_up(self, at: float, _probe: str, _reading: r.LogCaughtUp) -> None:
-        self.source.caught_up = True
+        self.source.caught_up_at = at
         self._settle_history(at)
 
     def _settle_history(self, at: float) -> None:

@@ -26,7 +26,7 @@ from vllm_startup.causes import (
 from vllm_startup.causes import ProcessExited as ExitedCause
 
 FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long after the death
-STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever
+STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever, another server write on
 _OPENING_S = 0.5
 _STARVED_WITHIN_S = 2.0  # the counter is looked at several times a second, a death is told at once
 _COUNT_S = 0.01  # a death wakes the probe of the count, which the kernel raises before it kills
@@ -96,16 +96,29 @@ class Ending:
             return self.root_at + FILE_QUIET_S if early else self.root_at
         if source.stream:
             return self.root_at + STREAM_LIMIT_S
-        last = max(self.root_at, source.line_at or self.root_at)
-        return min(last + FILE_QUIET_S, self.root_at + STREAM_LIMIT_S)
+        read_at = self._read_at(self.root_at)
+        if source.behind:
+            return read_at + STREAM_LIMIT_S
+        last = max(read_at, source.line_at or read_at)
+        return min(last + FILE_QUIET_S, read_at + STREAM_LIMIT_S)
+
+    def _read_at(self, died_at: float) -> float:
+        """From when on the last words can be awaited: a death may be told while old text is still read."""
+        source = self._source
+        return max(died_at, source.caught_up_at or source.history_at or died_at)
 
     @property
     def child_due(self) -> float | None:
         """When a child's death is judged, if the log names nothing better until then."""
         if not self._children or self.cause is not None:
             return None
-        speaks = self._source.opened and not self._source.ended
-        silent_at = self._children[0][0] + (_CHILD_DRAIN_S if speaks else 0.0)
+        source, died_at = self._source, self._children[0][0]
+        if not source.opened or source.ended:
+            silent_at = died_at
+        elif source.behind:
+            silent_at = self._read_at(died_at) + STREAM_LIMIT_S
+        else:
+            silent_at = self._read_at(died_at) + _CHILD_DRAIN_S
         return max(silent_at, self._count_due)
 
     @property

@@ -23,7 +23,21 @@ class Source:
     ended: bool = False
     line_at: float | None = None
     history_at: float | None = None
-    caught_up: bool = False
+    """When the newest part of what it held before the watch was read."""
+    held_before: bool = False
+    """Whether it held something before the watch."""
+    caught_up_at: float | None = None
+    """When all of that had been read, which takes a while where it is a gigabyte."""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether all that it held before the watch has been read."""
+        return self.caught_up_at is not None
+
+    @property
+    def behind(self) -> bool:
+        """Whether more is known to stand in it than has been read."""
+        return self.held_before and not self.caught_up and not self.ended
 
 
 class Told:
