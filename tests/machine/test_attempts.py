@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from scene import (
     ARCHITECTURE,
@@ -34,6 +36,9 @@ from scene import (
 
 from vllm_startup import Timeouts
 from vllm_startup._events import AttemptEnded, AttemptStarted
+from vllm_startup._log.lines import Line
+from vllm_startup._log.markers import Sighting, sight
+from vllm_startup._machine import chronicle
 from vllm_startup._readings import LogCaughtUp
 
 FAILURE = (
@@ -509,3 +514,23 @@ def test_a_server_that_its_wrapper_starts_again_is_a_new_attempt_of_the_same_pro
     )
     assert [attempt.outcome for attempt in run.report.attempts] == ["failed", "ready"]
     assert run.report.warnings == ()
+
+
+def test_requests_of_a_server_before_are_passed_over_once_it_is_known_to_have_served(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A week of them is a gigabyte: to parse each one took minutes before the new start was seen."""
+    looks: list[str] = []
+
+    def counted(line: Line, *markers: Any) -> tuple[Sighting, ...]:
+        looks.append(line.message)
+        return sight(line, *markers)
+
+    monkeypatch.setattr(chronicle, "sight", counted)
+    request = '(APIServer pid=3) INFO:     10.2.3.4:5 - "POST /v1/completions HTTP/1.1" 200 OK'
+    old = (api(BANNER, pid=3), api(SERVED, pid=3), *[request] * 99)
+    rows: list[Seen] = [(0, opened()), (0, found()), (0, log(*old, history=True))]
+    rows += [(0, log(api(BANNER), history=True)), (0, LogCaughtUp())]
+    run = watch(rows, until_s=1)
+    assert [attempt.outcome for attempt in run.report.attempts] == ["ready", "unfinished"]
+    assert len(looks) < 10

@@ -28,7 +28,7 @@ _Telling = Marker | Clue | None
 """What is worth reading a line for; None: a rule of the caller's."""
 
 # To look up an enum's member takes 0.2 us in Python 3.11, and these are for every line.
-_START, _HEARTBEAT, _EXIT = Means.START, Means.HEARTBEAT, Means.EXIT
+_START, _HEARTBEAT, _EXIT, _SERVED = Means.START, Means.HEARTBEAT, Means.EXIT, Means.SERVED
 
 _LOOSE_LINES = 500  # a traceback of a start that died before its banner
 _BESIDE = 10  # servers that may write into one log at the same time, one a GPU and some
@@ -77,6 +77,8 @@ class Chronicle:
         close_look = self._close_look()  # only lines that are taken change it
         for text in lines:
             found = find(searchable(text))
+            if found and history and not close_look and self._is_known(found):
+                found = []
             if found or close_look:
                 self._reader.skip(skipped)
                 skipped = 0
@@ -100,6 +102,12 @@ class Chronicle:
         if self._loose and self.current.told.over:
             self._settle_loose()
         self.current.told.diagnosis.finish()
+
+    def _is_known(self, found: list[_Telling]) -> bool:
+        """Whether a line tells only that requests are served, as millions do, where that is known."""
+        if self.attempts[-1].told.served_at is None:
+            return False
+        return all(isinstance(each, Marker) and each.means is _SERVED for each in found)
 
     def _close_look(self) -> bool:
         told = self.attempts[-1].told
