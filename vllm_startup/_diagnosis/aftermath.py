@@ -83,6 +83,7 @@ FATAL_HEADLINES: Final = (
 """What stands before the traceback of an exception that ended its process."""
 
 INSPECTION: Final = ("Error in inspecting model architecture",)
+"""What ends a start without a word of its own: until 0.6 the architecture is called unsupported then."""
 
 HARMLESS_HEADLINES: Final = (
     "Exception ignored in",

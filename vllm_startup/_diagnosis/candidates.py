@@ -114,7 +114,7 @@ def _is_dying_word(chain: RaisedChain) -> bool:
 
 def weigh_known(chain: RaisedChain) -> int:
     """How strongly an exception that a rule knows points to a cause."""
-    if ends_process(chain):
+    if ends_process(chain) or headed(chain, aftermath.INSPECTION):
         return KNOWN_FATAL
     if headed(chain, aftermath.HARMLESS_HEADLINES):
         return KNOWN_LOGGED

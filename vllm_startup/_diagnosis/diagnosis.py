@@ -389,7 +389,7 @@ class Diagnosis:
             return None
         cause = attrs.evolve(known[1], message=f"{known[1].message}: {root.full}")
         cause = with_evidence(cause, root.full, chain.process, root.line)
-        return Candidate(score=KNOWN_WEAK + 1, line=root.line, cause=cause)
+        return Candidate(score=weigh_known(chain), line=root.line, cause=cause)
 
     def _quoted(self, chain: RaisedChain) -> Candidate | None:
         """What a wrapper passes on of another process's exception."""

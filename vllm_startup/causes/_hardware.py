@@ -79,8 +79,19 @@ def _no_kernel_for(found: Found) -> QuantizationUnsupported:
     )
 
 
+_NEWEST_WITHOUT = 89  # newer GPUs have these kernels, in a build that was made for them
+
+
 def _not_compiled(found: Found) -> Cause:
     capability = found.number("capability")
+    if capability is not None and capability > _NEWEST_WITHOUT:
+        return GpuArchitectureUnsupported(
+            message=f"this build has no kernel {found.word('method')} for compute capability "
+            f"{_dotted(capability)}",
+            hint="use a build that was made for this GPU",
+            confidence="likely",
+            retryable=False,
+        )
     return QuantizationUnsupported(
         message=f"this build has no kernel {found.word('method')} for compute capability "
         f"{_dotted(capability)}",
