@@ -55,6 +55,7 @@ _ENTRY_MODULES: Final = (
     "multiproc_worker_utils.py:",  # until 0.10, V0
     "worker_base.py:",
 )
+_INSPECTOR: Final = "registry.py:"  # logs no other traceback (0.6 to 0.33)
 _GRAVE: Final = ("ERROR", "CRITICAL")
 
 
@@ -87,6 +88,15 @@ def headed(chain: RaisedChain, headlines: tuple[str, ...]) -> bool:
     return chain.headline is not None and any(h in chain.headline for h in headlines)
 
 
+def of_inspection(chain: RaisedChain) -> bool:
+    """Whether it is what failed while vLLM inspected the model's class.
+
+    A process of its own does that; what Python warns of in it stands between headline and traceback.
+    """
+    source = (chain.source or "").rpartition("/")[2]
+    return headed(chain, aftermath.INSPECTION) or (chain.level in _GRAVE and source.startswith(_INSPECTOR))
+
+
 def ends_process(chain: RaisedChain) -> bool:
     """Whether its process cannot have gone on: a server whose engine or worker ends does not start."""
     if chain.level in HARMLESS_LEVELS or headed(chain, aftermath.HARMLESS_HEADLINES):
@@ -114,7 +124,7 @@ def _is_dying_word(chain: RaisedChain) -> bool:
 
 def weigh_known(chain: RaisedChain) -> int:
     """How strongly an exception that a rule knows points to a cause."""
-    if ends_process(chain) or headed(chain, aftermath.INSPECTION):
+    if ends_process(chain) or of_inspection(chain):
         return KNOWN_FATAL
     if headed(chain, aftermath.HARMLESS_HEADLINES):
         return KNOWN_LOGGED

@@ -39,6 +39,7 @@ from vllm_startup._diagnosis.candidates import (
     ends_program,
     headed,
     left_uncaught,
+    of_inspection,
     root_of,
     weigh_known,
     weigh_unknown,
@@ -337,7 +338,7 @@ class Diagnosis:
         if not roots:
             return self._quoted(chain)
         root = root_of(roots)
-        if headed(chain, aftermath.INSPECTION):
+        if of_inspection(chain):
             return self._inspection(root, chain)
         if root.name in aftermath.SECONDARY_TYPES:
             return None
