@@ -82,7 +82,7 @@ FATAL_HEADLINES: Final = (
 )
 """What stands before the traceback of an exception that ended its process."""
 
-INSPECTION: Final = ("Error in inspecting model architecture",)
+INSPECTION: Final = ("Error in inspecting model architecture", "Error in loading model architecture")
 """What ends a start without a word of its own: until 0.6 the architecture is called unsupported then."""
 
 HARMLESS_HEADLINES: Final = (
@@ -91,12 +91,21 @@ HARMLESS_HEADLINES: Final = (
     "Exception in thread",
 )
 
-IDLE_HEADLINES: Final = ("Exception ignored in", "_report_usage_worker", "_report_continuous_usage")
-"""Finalisers, and the thread that reports usage: whatever they meet, the start goes on."""
+IDLE_HEADLINES: Final = (
+    "Exception ignored in",
+    "_report_usage_worker",
+    "_report_continuous_usage",
+    "Error saving model info cache",
+)
+"""Finalisers, the thread that reports usage, a cache: whatever they meet, the start goes on."""
 
 _MAX_PROCESSES: Final = 4096
 
-HEADLINES: Final = (*FATAL_HEADLINES, *INSPECTION, *HARMLESS_HEADLINES)
+HEADLINES: Final = (
+    *FATAL_HEADLINES,
+    *INSPECTION,
+    *dict.fromkeys((*HARMLESS_HEADLINES, *IDLE_HEADLINES)),
+)
 
 # A consequence of another process's end more often than a cause.
 SECONDARY_TYPES: Final = frozenset(
