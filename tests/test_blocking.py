@@ -10,7 +10,7 @@ import weakref
 
 import pytest
 
-from vllm_startup._blocking import BlockingRunner, StillRunningError
+from vllm_startup._blocking import BlockingRunner, NoThreadError, StillRunningError
 
 
 def threads_named(name: str) -> list[threading.Thread]:
@@ -165,4 +165,22 @@ async def test_an_idle_runner_keeps_no_result_alive() -> None:
     await asyncio.sleep(0.01)
     gc.collect()
     assert seen() is None
+    runner.close()
+
+
+async def test_a_thread_that_cannot_be_started_is_told_with_the_fix_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where a container or a unit may have no more threads."""
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    runner = BlockingRunner("runner refused")
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(NoThreadError, match="TasksMax= of a unit"):
+            await runner.run(lambda: 1)
+        assert not runner.busy
+    assert await runner.run(lambda: 2) == 2
     runner.close()

@@ -132,3 +132,28 @@ async def test_no_thread_is_made_where_nothing_is_told() -> None:
     startup = watching(lambda _: None)
     assert [t for t in threading.enumerate() if t.name == "vllm_startup:on_event"] == []
     del startup
+
+
+async def test_a_hook_without_a_thread_sees_all_once_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refusals = threading.Thread.start, 2
+
+    def refuse_twice(thread: threading.Thread) -> None:
+        nonlocal refusals
+        if refusals:
+            refusals -= 1
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_twice)
+    seen: list[int] = []
+    async with watching(lambda event: seen.append(event.seq)) as startup:
+        report = await startup.wait_until_ready()
+    assert report.outcome == "ready"
+    assert refusals == 0
+    assert seen == list(range(1, len(seen) + 1))
+    assert len(seen) > 3
+    told = [record.getMessage() for record in caplog.records if "on_event" in record.getMessage()]
+    assert len(told) == 1
+    assert told[0].startswith("on_event sees nothing yet: no further thread can be started; raise the limit")

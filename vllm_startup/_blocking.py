@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import threading
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -15,6 +16,28 @@ T = TypeVar("T")
 
 class StillRunningError(RuntimeError):
     """The call before has not returned, so that no other can be made."""
+
+
+class NoThreadError(OSError):
+    """This process may have no further thread."""
+
+
+def start_thread(target: Callable[..., object], name: str, *args: object) -> threading.Thread:
+    """Start a daemon thread.
+
+    Raises:
+        NoThreadError: The limit on processes and threads is reached.
+    """
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        message = (
+            "no further thread can be started; raise the limit on processes and threads (ulimit -u,"
+            " TasksMax= of a unit, the pids limit of a container)"
+        )
+        raise NoThreadError(errno.EAGAIN, message) from error
+    return thread
 
 
 class BlockingRunner:
@@ -48,6 +71,7 @@ class BlockingRunner:
 
         Raises:
             StillRunningError: The call before has not returned.
+            NoThreadError: The thread cannot be started.
             RuntimeError: The runner is closed.
             BaseException: Whatever ``function`` raised.
         """
@@ -58,6 +82,7 @@ class BlockingRunner:
 
         Raises:
             StillRunningError: The call before has not returned.
+            NoThreadError: The thread cannot be started.
             RuntimeError: The runner is closed, or no loop runs.
         """
         loop = asyncio.get_running_loop()
@@ -80,9 +105,7 @@ class BlockingRunner:
             if self._busy:
                 raise StillRunningError(f"the call before on {self._name!r} has not returned")
             if self._thread is None:
-                thread = threading.Thread(target=self._work, name=self._name, daemon=True)
-                thread.start()
-                self._thread = thread
+                self._thread = start_thread(self._work, self._name)
             self._busy = True
             self._calls.put(call)
 
@@ -136,6 +159,7 @@ def run_within(function: Callable[[], T], limit_s: float, *, name: str) -> T:
     """Call ``function`` in a daemon thread, and wait for it for so many seconds.
 
     Raises:
+        NoThreadError: The thread cannot be started.
         TimeoutError: It has not returned. The thread goes on; as a daemon it keeps nobody.
         BaseException: Whatever ``function`` raised.
     """
@@ -147,7 +171,7 @@ def run_within(function: Callable[[], T], limit_s: float, *, name: str) -> T:
         except BaseException as error:  # noqa: BLE001 - it is raised again where the call is awaited
             outcome.put((None, error))
 
-    threading.Thread(target=call, name=name, daemon=True).start()
+    start_thread(call, name)
     try:
         value, error = outcome.get(timeout=limit_s)
     except Empty:

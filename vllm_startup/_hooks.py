@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
+from vllm_startup._blocking import NoThreadError, start_thread
 from vllm_startup._events import Event
 
 _log = logging.getLogger("vllm_startup")
@@ -37,10 +38,9 @@ class Hook:
 
     def put(self, event: Event) -> None:
         """Hand over an event. Returns at once."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="vllm_startup:on_event", daemon=True)
-            self._thread.start()
         self._queue.put(event)
+        if self._thread is None:
+            self._start()
 
     async def aclose(self) -> None:
         """Let the hook see what is left, but not for long."""
@@ -55,6 +55,14 @@ class Hook:
                 await seen.wait()
         except TimeoutError:
             _log.warning("on_event has not returned; the events that it has not seen are lost to it")
+
+    def _start(self) -> None:
+        try:
+            self._thread = start_thread(self._run, "vllm_startup:on_event")
+        except NoThreadError as error:
+            if not self._failed:
+                _log.warning("on_event sees nothing yet: %s", error.strerror)
+            self._failed = True
 
     def _run(self) -> None:
         try:

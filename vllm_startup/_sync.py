@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
+from vllm_startup._blocking import start_thread
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -55,8 +57,7 @@ def _in_thread(work: Coroutine[Any, Any, T]) -> T:
         finally:
             over.set()
 
-    thread = threading.Thread(target=run, name="vllm_startup:sync", daemon=True)
-    thread.start()
+    thread = start_thread(run, "vllm_startup:sync")
     try:
         over.wait()
     except BaseException:  # KeyboardInterrupt

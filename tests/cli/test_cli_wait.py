@@ -154,6 +154,24 @@ def test_a_thread_that_gets_no_signals_can_wait_too(capsys: pytest.CaptureFixtur
     assert "timed out in launching" in capsys.readouterr().err
 
 
+def test_a_process_that_may_have_no_more_threads_waits_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    events = tmp_path / "events.jsonl"
+    arguments = ["wait", f"http://127.0.0.1:{free_port()}", "--pid", str(os.getpid()), "--timeout", "1"]
+
+    assert main([*arguments, "--events", str(events)]) == 124
+    assert events_of(str(events))[-1]["event"] == "ended"
+    told = " ".join(capsys.readouterr().err.split())
+    assert re.search(
+        r"probe process does not work: .{0,60}no further thread can be started; raise the limit", told
+    )
+
+
 # --- streams ------------------------------------------------------------------------------------
 
 

@@ -172,7 +172,7 @@ async def test_no_thread_for_the_output_is_an_error_and_no_wait(
     running = begin("print('out')")
     monkeypatch.setattr(threading.Thread, "start", start)
     async with asyncio.timeout(10):
-        with pytest.raises(RuntimeError, match="thread"):
+        with pytest.raises(OSError, match="no further thread can be started; raise the limit"):
             await running.__aenter__()
     assert not running.started
 

@@ -8,7 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
-from vllm_startup._blocking import BlockingRunner
+from vllm_startup._blocking import BlockingRunner, NoThreadError
 from vllm_startup._cli._events import EventLines
 from vllm_startup._cli._progress import Progress
 from vllm_startup._events import Event
@@ -71,7 +71,10 @@ class Telling:
     async def _write(self) -> None:
         """Write events from a thread: a reader that does not read must not hold up the wait."""
         async for event in self._watched.events():
-            await self._writer.run(partial(self._events.write, event))
+            try:
+                await self._writer.run(partial(self._events.write, event))
+            except NoThreadError:
+                self._events.write(event)
 
     async def _tick(self) -> None:
         while True:

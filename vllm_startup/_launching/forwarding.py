@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
+from vllm_startup._blocking import start_thread
 from vllm_startup._launching.output import OutputTail
 
 Write = Callable[[int, bytes], None]
@@ -110,8 +111,7 @@ class Forwarder:
         self._target = target
         self._write = write
         self._ended = ended
-        self._thread = threading.Thread(target=self._forward, name=f"vllm-startup to {target}", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._forward, f"vllm-startup to {target}")
 
     def _forward(self) -> None:
         try:

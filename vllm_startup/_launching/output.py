@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from typing import Final
 
+from vllm_startup._blocking import start_thread
 from vllm_startup._launching.left_files import LONGEST_STORE, stores_in
 
 _KEPT_BYTES: Final = 4 * 1024 * 1024
@@ -39,8 +40,7 @@ class OutputTail:
         self._offset = 0  # of the first byte that is kept
         self._ended = False
         self._followers: set[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = set()
-        self._thread = threading.Thread(target=self._drain, name="vllm-startup output", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._drain, "vllm-startup output")
 
     async def follow(self) -> AsyncGenerator[bytes, None]:
         """Everything from the oldest byte that is kept to the end. Who is too slow misses whole lines."""

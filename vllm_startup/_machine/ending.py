@@ -28,7 +28,7 @@ from vllm_startup.causes import ProcessExited as ExitedCause
 FILE_QUIET_S = 0.25  # a file is complete when it has not grown for this long after the death
 STREAM_LIMIT_S = 2.0  # a grandchild may hold the pipe open for ever, another server write on
 _OPENING_S = 0.5
-_STARVED_WITHIN_S = 2.0  # the counter is looked at several times a second, a death is told at once
+_STARVED_WITHIN_S = 2.0  # the counter is looked at every second and at a death, which is told at once
 _COUNT_S = 0.01  # a death wakes the probe of the count, which the kernel raises before it kills
 _MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it

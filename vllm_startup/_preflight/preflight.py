@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from queue import Empty, SimpleQueue
@@ -11,6 +10,7 @@ from typing import Final
 
 import attrs
 
+from vllm_startup._blocking import start_thread
 from vllm_startup._preflight.checks import CHECKS, Check, Finding
 from vllm_startup._preflight.facts import Facts
 from vllm_startup._preflight.launch import Launch
@@ -72,7 +72,7 @@ def run(facts: Facts, checks: Sequence[Check], limit_s: float) -> Preflight:
     done: SimpleQueue[_Done] = SimpleQueue()
     for check in checks:
         name = f"vllm_startup-preflight-{check.name}"
-        threading.Thread(target=_make, args=(check, facts, done), name=name, daemon=True).start()
+        start_thread(_make, name, check, facts, done)
     results: dict[str, _Done] = {}
     while len(results) < len(checks):
         try:

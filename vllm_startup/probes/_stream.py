@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from vllm_startup._blocking import start_thread
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._readings import LogEnded, LogLines, LogOpened
 from vllm_startup.probes._log import POLL_S, SLICE_BYTES, batches
@@ -265,13 +266,14 @@ class _IterableSource:
         self._closed = False
         self._done = False
         self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._arrived = asyncio.Event()
 
     async def read(self, wait_s: float | None) -> bytes | None:
-        if self._loop is None:
+        if self._thread is None:
             self._loop = asyncio.get_running_loop()
-            threading.Thread(target=self._work, name="vllm-startup stream", daemon=True).start()
+            self._thread = start_thread(self._work, "vllm-startup stream")
         await self._wait(wait_s)
         with self._changed:
             data = b"".join(self._items)

@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 import attrs
 
+from vllm_startup._blocking import start_thread
 from vllm_startup._text import clean
 from vllm_startup.targets._ssh.errors import explained
 from vllm_startup.targets._ssh.master import Held, drain, output, private_folder
@@ -272,10 +273,7 @@ class Connection:
                 err += data
             if f"{_HELLO}\n".encode() in out and Path(self._socket).exists():
                 self._words = deque(maxlen=_WORDS)  # not the host's banner
-                self._held.reader = threading.Thread(
-                    target=drain, args=(master.stderr, self._words), name="vllm_startup-ssh", daemon=True
-                )
-                self._held.reader.start()
+                self._held.reader = start_thread(drain, "vllm-startup ssh", master.stderr, self._words)
                 return
             if len(out) + len(err) > _MOST_GREETING_BYTES:
                 break
