@@ -28,7 +28,8 @@ def one(options: argparse.Namespace) -> None:
         return
     import vllm_startup
 
-    asyncio.run(vllm_startup.wait_until_ready(url, pid=options.pid, log=options.log))
+    never = vllm_startup.Timeouts(stall=None)  # the stand-in stands still for longer than any server may
+    asyncio.run(vllm_startup.wait_until_ready(url, pid=options.pid, log=options.log, timeouts=never))
 
 
 def many(options: argparse.Namespace) -> None:

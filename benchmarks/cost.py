@@ -3,11 +3,12 @@
     python benchmarks/cost.py [--seconds 60] [--processes 1 8 64] [--gpus 0 8] [--quick]
 
 A stand-in server with a tree of idle processes never listens. A process of its own watches it: ours with
-``url``, ``pid`` and ``log`` at the defaults, so that all probes are on, or the naive poll of ``/health``
-every second. Each number of processes is measured with each number of GPUs, all at the same time: they
-mostly sleep. The GPUs are those of the tests' stand-in for NVML (``tests/probes/nvml_stub.c``, which needs
-a C compiler); the server holds memory on each. With 0 there is no NVML, whatever the machine has, and the
-probe says so once. Processor time is what the kernel counts for the process, in ticks of 10 ms:
+``url``, ``pid`` and ``log`` at the defaults but for the limit on standing still, so that all probes are on,
+or the naive poll of ``/health`` every second. Each number of processes is measured with each number of
+GPUs, all at the same time: they mostly sleep. The GPUs are those of the tests' stand-in for NVML
+(``tests/probes/nvml_stub.c``, which needs a C compiler); the server holds memory on each. With 0 there is
+no NVML, whatever the machine has, and the probe says so once. Processor time is what the kernel counts for
+the process, in ticks of 10 ms:
 
 - ``start_cpu_s``: from the interpreter's start until it has settled, imports included; of that,
   ``interpreter_cpu_s`` is what an interpreter costs that does nothing;

@@ -80,6 +80,23 @@ def test_a_text_that_is_no_longer_written_has_drifted(tree: Path, literal: str) 
     assert drifted(tree, literal) == [literal]
 
 
+@pytest.mark.parametrize(
+    ("literal", "there"),
+    [
+        ("/vllm/engine/core", True),
+        ("core.py", True),
+        ("stop", True),
+        ("/vllm/worker/", False),
+        ("_profile_run", False),
+    ],
+)
+def test_a_place_is_there_with_its_file_or_function(tree: Path, literal: str, there: bool) -> None:
+    found = _drift.check(tree, [Text(name="it", literal=literal, place=True)])
+    assert [(each.text.literal, each.nearest) for each in found.drifted] == (
+        [] if there else [(literal, None)]
+    )
+
+
 def test_the_nearest_string_is_named_with_its_place(tree: Path) -> None:
     found = _drift.check(tree, [Text(name="kv", literal="GPU KV cache amount: ")])
     assert (found.version, found.files, found.checked) == ("0.40.1", 4, 1)
@@ -142,6 +159,11 @@ def test_the_command_as_json(tree: Path, capsys: pytest.CaptureFixture[str]) -> 
 
 def test_none_drifted(tree: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tree / "engine" / "all.py").write_text(repr([_drift.bare(text.literal) for text in _drift.texts()]))
+    for place in (text.literal for text in _drift.texts() if text.place and not text.literal.isidentifier()):
+        path = place.removeprefix("/vllm/") if place.startswith("/vllm/") else f"a{place}"
+        file = tree / (path if path.endswith(".py") else f"{path}b.py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
     assert main(["markers", "--check", str(tree)]) == 0
     assert "none drifted" in capsys.readouterr().out
 

@@ -3,7 +3,8 @@
 A new release of vLLM may word a line anew, and then a marker or a cause is no longer told. All
 texts of vLLM's own whose range of releases covers the one at hand are looked for among the
 sources' string constants: whole literals, literals written in parts, the fixed parts of f-strings.
-Docstrings and comments do not count.
+Docstrings and comments do not count. Of rules that go by the place where an exception was raised,
+the files must be there.
 """
 
 from __future__ import annotations
@@ -57,10 +58,12 @@ class Text:
         literal: What is looked for.
         since: The first release that has it; None for ever.
         until: The last one; None if it is still there.
+        place: Whether it is a part of a source file's path, or the name of a function.
     """
 
     name: str
     literal: str
+    place: bool = False
     since: Version | None = None
     until: Version | None = None
 
@@ -108,7 +111,7 @@ class Check:
 
 def texts() -> tuple[Text, ...]:
     """Every text of vLLM's own that a marker or a rule goes by."""
-    known = {text.literal: text for text in (*_of_rules(), *_of_markers())}
+    known = {(text.literal, text.place): text for text in (*_of_rules(), *_of_markers())}
     return tuple(known.values())
 
 
@@ -137,6 +140,7 @@ def _of_rules() -> Iterator[Text]:
             literal=rule.literal,
             since=_parsed(found[1]),
             until=_end(_parsed(found[2])),
+            place=rule.where == "place",
         )
 
 
@@ -213,7 +217,8 @@ def check(package: Path, known: Iterable[Text] | None = None) -> Check:
     expected = [text for text in (texts() if known is None else known) if text.covers(_parsed(version or ""))]
     sources = {path: path.read_text(encoding="utf-8", errors="replace") for path in _files(package)}
     indexed = _indexed(sources.values(), expected)
-    missing = [text for text in expected if not _is_there(text.literal, indexed)]
+    places = [f"/vllm/{path.relative_to(package).as_posix()}" for path in sources]
+    missing = [text for text in expected if not _is_there(text, indexed, places)]
     return Check(
         package=str(package),
         version=version,
@@ -246,9 +251,12 @@ def _whole_words(literal: str) -> list[str]:
     return _WORD.findall(f"___{literal}___")[1:-1]
 
 
-def _is_there(literal: str, indexed: list[_Indexed]) -> bool:
-    if literal.isidentifier():  # a class's name
+def _is_there(text: Text, indexed: list[_Indexed], places: list[str]) -> bool:
+    literal = text.literal
+    if literal.isidentifier():  # a class's name, or a function's
         return any(literal in source for source, _ in indexed)
+    if text.place:
+        return any(literal in place for place in places)
     literal = bare(literal)
     words = set(_WORD.findall(literal))
     longest, whole = _longest(words), _longest(_whole_words(literal))
@@ -331,6 +339,8 @@ _ALIKE: Final = 0.5  # of a text's words
 
 
 def _drifted(text: Text, sources: dict[Path, str], package: Path) -> Drifted:
+    if text.place:
+        return Drifted(text=text)  # a string like it says nothing
     words = set(_WORD.findall(text.literal))
     best: tuple[float, str, str] | None = None
     for path in _likely(words, sources):

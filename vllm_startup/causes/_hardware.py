@@ -297,6 +297,6 @@ RULES: tuple[CauseRule, ...] = (
         literal="quantization is supported only on ",
         pattern=r"(?P<method>[\w-]{1,60}) quantization is supported only on \w",
         build=lambda found: attrs.evolve(_no_kernel_for(found), confidence="certain"),
-        versions="0.8 to 0.33",
+        versions="0.7 to 0.18",
     ),
 )

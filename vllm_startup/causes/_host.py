@@ -349,6 +349,6 @@ RULES: tuple[CauseRule, ...] = (
         literal="VLLM_CPU_NUM_OF_RESERVED_CPU (",
         pattern=r"\) should less than",
         build=_cpu,
-        versions="0.10 to 0.33, CPU",
+        versions="0.10 to 0.18, CPU",
     ),
 )

@@ -49,7 +49,7 @@ _FAULTS = ("ValueError", "AssertionError", "NotImplementedError", "TypeError", "
 
 RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="Unknown RoPE scaling type", build=_config, versions="0.2 to 0.33"),
-    CauseRule(literal="should have a 'rope_type' key", build=_config, versions="0.12 to 0.33"),
+    CauseRule(literal="should have a 'rope_type' key", build=_config, versions="0.6 to 0.18"),
     CauseRule(
         literal="Found conflicts between 'rope_type=",
         build=_config,

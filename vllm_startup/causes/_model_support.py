@@ -203,7 +203,7 @@ RULES: tuple[CauseRule, ...] = (
             confidence="likely",
             retryable=False,
         ),
-        versions="0.9 to 0.33",
+        versions="0.9 to 0.33, pydantic 2",
     ),
     CauseRule(
         literal="Unrecognized model in",

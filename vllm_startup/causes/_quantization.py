@@ -171,7 +171,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="weight quantization is supported for",
         pattern=r"Currently, only [^\n]{1,40}-bit weight quantization is supported for (?P<method>\w{1,30})",
         build=_unsupported,
-        versions="0.2 to 0.33",
+        versions="0.2 to 0.18",
     ),
     CauseRule(
         literal="ModelOpt currently only supports",
