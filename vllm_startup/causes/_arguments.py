@@ -262,7 +262,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Could not load logging config. File does not exist: ",
-        pattern=r"File does not exist: (?P<path>\S{1,400})",
+        # Raised with its arguments as logging takes them, until 0.33: ('... exist: %s', '/path').
+        pattern=r"File does not exist: (?:%s',? ')?(?P<path>[^\s']{1,400})",
         build=lambda found: file_missing(found.word("path") or ""),
         versions="0.3 to 0.33",
     ),
