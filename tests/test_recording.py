@@ -53,6 +53,7 @@ EVERY_READING: list[r.Reading] = [
     r.NotRestarted(reason="start-limit-hit"),
     r.MemoryEvents(oom_kills=1, limit_bytes=2**36, used_bytes=2**35),
     r.Connection(state="listening", owner="foreign", owner_pid=3, detail="x"),
+    r.AddressFound(url="http://127.0.0.1:9000"),
     r.Answer(tier="health", ok=False, status=503, detail="busy"),
     r.ProbeBroken(error="OSError()"),
     r.ProbeRecovered(),

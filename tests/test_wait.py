@@ -26,7 +26,7 @@ from vllm_startup import (
     wait_until_ready_sync,
     watch,
 )
-from vllm_startup.testing import FakeClock, replay
+from vllm_startup.testing import FakeClock, replay, simulated_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -195,6 +195,23 @@ async def test_probes_of_the_callers_own_look_too(port: int) -> None:
     startup = watch(f"http://127.0.0.1:{port}", probes=[own], clock=FakeClock(settle_s=0.002))
     async with startup:
         assert (await startup.wait_until_ready()).ready_s == pytest.approx(5.0, abs=0.1)
+
+
+async def test_the_address_is_the_servers_own_once_a_script_has_come_to_it(tmp_path: Path) -> None:
+    *server, port = simulated_server(speed=20)
+    log, recording = tmp_path / "vllm.log", tmp_path / "r.jsonl"
+    code = f"sleep 1; PORT={port}; exec {' '.join(server)} $PORT"
+    script = tmp_path / "start.sh"
+    script.write_text(code)
+    with log.open("wb") as file:
+        process = subprocess.Popen(["sh", script], stdout=file, stderr=subprocess.STDOUT)
+    try:
+        report = await wait_until_ready(pid=process.pid, log=log, timeouts=Timeouts(60), record=recording)
+    finally:
+        process.terminate()
+        process.wait()
+    assert report.url == f"http://127.0.0.1:{port}"
+    assert replay(recording) == report
 
 
 def test_the_default_address() -> None:

@@ -52,6 +52,7 @@ class ServerArguments:
         headless: Whether it has no API server, and so never listens.
         grpc: Whether it speaks gRPC instead of HTTP.
         multi_port: Whether every rank has a port of its own, and a supervisor one for all.
+        in_script: Whether they stand in a shell's text: the server's own may be others.
     """
 
     model: str | None = None
@@ -73,6 +74,7 @@ class ServerArguments:
     headless: bool = False
     grpc: bool = False
     multi_port: bool = False
+    in_script: bool = False
 
     @property
     def url(self) -> str | None:
@@ -114,7 +116,8 @@ def read_arguments(
     server: ServerCommand, *, cwd: str | None = None, read: Callable[[Path], str] | None = None
 ) -> ServerArguments:
     """Read the arguments of a server that was found."""
-    return _read(given_options(server, cwd=cwd, read=read), server.environ, cwd)
+    told = _read(given_options(server, cwd=cwd, read=read), server.environ, cwd)
+    return attrs.evolve(told, in_script=server.in_script)
 
 
 def given_options(
@@ -132,8 +135,12 @@ def given_options(
     return given
 
 
-def url_of_process(pid: int) -> str | None:
+def url_of_process(pid: int, *, own: bool = False) -> str | None:
     """Where the server of a process listens, by its own command line or a descendant's.
+
+    Args:
+        pid: The process.
+        own: Whether what stands in a shell's text is left out: the server's own arguments count alone.
 
     Returns:
         None where it cannot be read, or there is no vLLM server's command.
@@ -147,7 +154,7 @@ def url_of_process(pid: int) -> str | None:
         return None
     for member in family:
         found = _of_process(member.pid)
-        if found is not None:
+        if found is not None and not (own and found.in_script):
             return found.url
     return None
 

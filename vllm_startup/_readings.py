@@ -274,6 +274,17 @@ class Answer(Reading):
     detail: str | None = None
 
 
+@attrs.frozen(kw_only=True)
+class AddressFound(Reading):
+    """Where the server listens was not known before, and is asked there from now on.
+
+    Attributes:
+        url: Its address, as `wait_until_ready` takes it.
+    """
+
+    url: str = attrs.field(validator=_text)
+
+
 # --- the watch itself ---------------------------------------------------------------------
 
 

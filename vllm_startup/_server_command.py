@@ -34,6 +34,7 @@ class ServerCommand:
         arguments: The words behind it, without ``serve``.
         environ: The environment that it gets.
         folder: Where a script changes to before, as it says it; empty where it does not.
+        in_script: Whether it stands in a shell's text, whose words are the shell's to fill in.
         path_known: Whether ``PATH`` is as ``environ`` has it, and no shell's own files have changed it.
     """
 
@@ -41,6 +42,7 @@ class ServerCommand:
     arguments: tuple[str, ...]
     environ: Mapping[str, str]
     folder: str = ""
+    in_script: bool = False
     path_known: bool = True
 
 
@@ -145,7 +147,7 @@ def _in_script(script: str, environ: dict[str, str], depth: int) -> Iterator[Ser
             path_known = False
         elif (found := _server_part(words, environ, depth)) is not None:
             known = found.path_known and path_known
-            yield attrs.evolve(found, folder=found.folder or folder, path_known=known)
+            yield attrs.evolve(found, folder=found.folder or folder, in_script=True, path_known=known)
 
 
 def _commands(script: str) -> Iterator[list[str]]:

@@ -26,6 +26,7 @@ from vllm_startup.probes._protocol import Probe
 if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
 
+    from vllm_startup.probes import HealthProbe
     from vllm_startup.probes._stream import Reader
     from vllm_startup.probes._tunnel import Route
     from vllm_startup.targets._target import Site, Target
@@ -86,9 +87,17 @@ def watch(
         looking = list(site.probes)
         address: str | None = None
         if url is not None or until != "engine":
-            address = url if url is not None else site.url() or DEFAULT_URL
-            route = _route(address, site, own=url is None)
-            looking.append(_health_probe(address, until, model, api_key, verify, site, route))
+            make = partial(
+                _health_probe,
+                until=until,
+                model=model,
+                api_key=api_key,
+                verify=verify,
+                site=site,
+                own=url is None,
+            )
+            address, certain = (url, True) if url is not None else _address(site)
+            looking.append(make(address) if certain else _seeking(address, site, make))
         return Startup(
             [*looking, *probes],
             url=address,
@@ -137,7 +146,8 @@ async def wait_until_ready(
 
     Args:
         url: Where it will listen: ``http://host:port``, ``https://``, ``unix:///path``. Without it,
-            what the arguments of ``pid`` or ``process`` say, else ``http://127.0.0.1:8000``.
+            what the arguments of ``pid`` or ``process`` say, as soon as a script has come to them; until
+            then, ``http://127.0.0.1:8000``.
         target: A server that something else runs and may restart, from `vllm_startup.targets`; instead
             of ``process``, ``pid`` and ``log``.
         process: The server, as a `subprocess.Popen` or an asyncio process, whose pipes (if any)
@@ -259,17 +269,18 @@ def _site_here(
     return Site(
         name="this machine" if number is None else f"process {number}",
         url=partial(_url_of, number if lives else None),
+        own_url=partial(_url_of, number, own=True) if lives and number is not None else None,
         probes=probes,
         tree_pids=None if tree is None else lambda: tree.pids,
     )
 
 
-def _url_of(pid: int | None) -> str | None:
+def _url_of(pid: int | None, *, own: bool = False) -> str | None:
     if pid is None:
         return None
     from vllm_startup._arguments import url_of_process
 
-    return url_of_process(pid)
+    return url_of_process(pid, own=own)
 
 
 def _same_file(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
@@ -335,15 +346,30 @@ def _log_probes(log: LogSource | None) -> list[Probe]:
         raise ValueError(f"log must be an open stream: {error}") from error
 
 
+def _address(site: Site) -> tuple[str, bool]:
+    """Where a server listens, and whether nothing will tell better."""
+    own = None if site.own_url is None else site.own_url()
+    return own or site.url() or DEFAULT_URL, own is not None or site.own_url is None
+
+
+def _seeking(likely: str, site: Site, make: Callable[[str], HealthProbe]) -> Probe:
+    """For a server whose own arguments are not there yet."""
+    from vllm_startup.probes._seeking import SeekingProbe
+
+    assert site.own_url is not None
+    return SeekingProbe(likely, find=site.own_url, make=make)
+
+
 def _health_probe(
     url: str,
+    *,
     until: Tier,
     model: str | None,
     api_key: str | None,
     verify: bool | str | os.PathLike[str] | None,
     site: Site,
-    route: Route | None,
-) -> Probe:
+    own: bool,
+) -> HealthProbe:
     from vllm_startup.probes import HealthProbe
 
     return HealthProbe(
@@ -353,7 +379,8 @@ def _health_probe(
         api_key=api_key,
         verify=verify,
         tree_pids=site.tree_pids,
-        route=route,
+        runs=site.runs,
+        route=_route(url, site, own=own),
     )
 
 

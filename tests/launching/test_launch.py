@@ -206,14 +206,23 @@ def test_the_url_is_the_commands_own(command: list[str], url: str | None) -> Non
 
 async def test_the_url_of_a_script_is_found_when_it_has_come_to_its_server(tmp_path: Path) -> None:
     script = tmp_path / "start.sh"
-    server = simulated_server("out-of-memory", speed=20)
-    script.write_text(f"#!/bin/sh\nsleep 0.2\nexec {' '.join(server)}\n")
+    server = simulated_server(speed=20)
+    script.write_text(f"#!/bin/sh\nsleep 1\nexec {' '.join(server)}\n")
     script.chmod(0o755)
     async with launch([script]) as launched:
         assert launched.url is None
-        with pytest.raises(StartupError):
-            await launched.wait_until_ready()
-        assert launched.url == f"http://127.0.0.1:{server[-1]}"
+        report = await launched.wait_until_ready(timeouts=Timeouts(60))
+        assert launched.url == report.url == f"http://127.0.0.1:{server[-1]}"
+
+
+async def test_the_url_that_a_shells_text_leaves_open_is_the_servers_own(tmp_path: Path) -> None:
+    *server, port = simulated_server(speed=20)
+    (tmp_path / "settings").write_text(f"PORT={port}\n")
+    text = f". {tmp_path}/settings; sleep 1; {' '.join(server)} $PORT"
+    async with launch(["sh", "-c", text]) as launched:
+        assert launched.url == "http://127.0.0.1:8000"
+        report = await launched.wait_until_ready(timeouts=Timeouts(60))
+        assert launched.url == report.url == f"http://127.0.0.1:{port}"
 
 
 # --- misuse ---------------------------------------------------------------------------------

@@ -853,6 +853,20 @@ async def test_without_members_of_the_tree_the_owner_is_unknown() -> None:
         assert await rounds(probe) == [Answer(tier="health", ok=True, status=200)]
 
 
+async def test_while_nothing_of_the_server_runs_whoever_answers_is_a_stranger() -> None:
+    runs = False
+    async with (
+        serving(answered(OK)) as netloc,
+        probing(f"http://{netloc}", api_key=KEY, runs=lambda: runs) as probe,
+    ):
+        assert await look(probe) == [
+            Connection(state="listening", owner="foreign"),
+            Answer(tier="health", ok=True, status=200, owner="foreign"),
+        ]
+        runs = True
+        assert [answer.owner for answer in await rounds(probe)] == ["unknown"]
+
+
 @linux
 async def test_far_away_the_owner_is_unknown() -> None:
     async with (

@@ -283,3 +283,18 @@ def test_what_was_found_holds_until_something_changes(proc: Proc) -> None:
     assert finder.find(frozenset({10}), 5.1) == UNKNOWN
     inodes = frozenset({7})
     assert finder.find(frozenset({20}), 5.2).pid == 20
+
+
+def test_what_was_found_holds_when_nobody_of_the_tree_is_left(proc: Proc) -> None:
+    """Between a death and its news, a stranger's answers must not become those of an unknown."""
+    inodes = frozenset({7})
+    finder = ListenerFinder(lambda: inodes, proc=proc.root)
+    proc.add(10)
+    proc.add(20, sockets=(7,))
+    assert finder.find(frozenset({10}), 0.0) == Listener("foreign", 20)
+    assert finder.find(frozenset(), 0.5) == Listener("foreign", 20)
+    assert finder.find(frozenset({11}), 9.0) == Listener("foreign", 20)
+    proc.add(12)
+    assert finder.find(frozenset({12}), 9.5) == Listener("foreign", 20)
+    inodes = frozenset({8})
+    assert finder.find(frozenset({11}), 10.0) == UNKNOWN

@@ -69,6 +69,22 @@ def test_whether_anything_will_start_it(properties: dict[str, object], over: boo
     assert parse_state(shown(**properties)).over is over
 
 
+@pytest.mark.parametrize(
+    ("properties", "idle"),
+    [
+        ({"ActiveState": "inactive", "SubState": "dead"}, True),
+        ({"ActiveState": "failed", "SubState": "failed"}, True),
+        ({"ActiveState": "activating", "SubState": "start-pre"}, True),
+        ({"ActiveState": "activating", "SubState": "auto-restart"}, True),
+        ({"ActiveState": "activating", "SubState": "start"}, False),  # Type=forking: its server may be there
+        ({"ActiveState": "active", "SubState": "running"}, False),
+        ({"ActiveState": "activating", "SubState": "start", "MainPID": 7}, False),
+    ],
+)
+def test_whether_nothing_of_it_can_serve(properties: dict[str, object], idle: bool) -> None:
+    assert parse_state(shown(**{"MainPID": 0, **properties})).idle is idle
+
+
 def test_a_shells_script_is_one_word() -> None:
     state = parse_state(shown(ExecStart=start("/bin/bash -lc exec vllm serve m --port 1")))
     assert state.command == ("/bin/bash", "-lc", "exec", "vllm", "serve", "m", "--port", "1")

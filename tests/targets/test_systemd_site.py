@@ -46,6 +46,8 @@ def test_a_unit_has_all_probes() -> None:
     assert [probe.name for probe in site.probes] == ["unit", "process", "tree", "gpu", "caches", "cgroup"]
     assert site.tree_pids is not None
     assert list(site.tree_pids()) == [os.getpid()]
+    assert site.runs is not None
+    assert site.runs()
 
 
 def test_a_containers_client_says_nothing_of_the_server() -> None:
@@ -63,6 +65,8 @@ def test_a_unit_that_does_not_run_has_no_processes() -> None:
     site = unit(MainPID=0, ActiveState="inactive").locate()
     assert site.tree_pids is not None
     assert list(site.tree_pids()) == []
+    assert site.runs is not None
+    assert not site.runs()
 
 
 def test_a_file_is_the_log_and_the_journal_may_be_hidden(tmp_path: Path) -> None:

@@ -214,10 +214,10 @@ class _Run:
             running.close_log()
 
     async def _decide(self, running: Running) -> StartupReport:
-        timeouts, url, record = _options.timeouts(self._options), _url(self._options), self._options.record
+        timeouts, record = _options.timeouts(self._options), self._options.record
+        url = _url(self._options, own=True)
         while True:
             report = await self._wait(running, url, timeouts, record)
-            url = report.url
             await self._write(report)
             await self._hosts.decided(report, self._health(report.url))
             if report.outcome == "ready":
@@ -285,14 +285,14 @@ class _Run:
         _output.tell(_headed(_screen(report)))
 
 
-def _url(options: argparse.Namespace) -> str | None:
-    """Where the server will listen, as far as that is known."""
+def _url(options: argparse.Namespace, *, own: bool = False) -> str | None:
+    """Where the server will listen, as far as that is known; ``own``: not by a shell's text."""
     from vllm_startup._arguments import parse_command
 
     if options.url is not None:
         return str(options.url)
     found = parse_command(options.command_line, environ=os.environ)
-    return found.url if found is not None else None
+    return None if found is None or (own and found.in_script) else found.url
 
 
 def _refuse_the_servers_port(options: argparse.Namespace) -> None:

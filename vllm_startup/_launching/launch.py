@@ -120,6 +120,8 @@ def launch(
     place = None if cwd is None else os.fspath(cwd)
     gpus = gpus if gpus is None or isinstance(gpus, str) else tuple(gpus)
     found = parse_command(arguments, environ=environ, cwd=place) if url is None else None
+    likely = url if found is None else found.url
+    certain = None if found is not None and found.in_script else likely
 
     from vllm_startup.probes import GpuProbe
 
@@ -127,7 +129,7 @@ def launch(
 
     def look(wish: Wish, server: Server | None, output: LogSource | None) -> Startup:
         return watch(
-            (url or DEFAULT_URL) if server is None else server.url,
+            (url or DEFAULT_URL) if server is None else certain,
             **_subject(server),
             log=output,
             gpus=gpus,
@@ -153,7 +155,7 @@ def launch(
             command=arguments,
             environ=environ,
             cwd=place,
-            url=url if url is not None else found.url if found is not None else None,
+            url=likely,
             log=None if log is None else Path(log),
             kill_after=float(kill_after),
             look=look,

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
 from pathlib import Path
-from typing import Final
 
 import attrs
 
-from vllm_startup._arguments import url_of_process
-from vllm_startup._blocking import BlockingRunner
 from vllm_startup._events import Event
 from vllm_startup._launching.guarded import ServerProcess
 from vllm_startup._machine.reporting import Status
@@ -19,9 +15,6 @@ from vllm_startup._readings import Tier
 from vllm_startup._report import StartupReport
 from vllm_startup._startup import Startup
 from vllm_startup._timeouts import Timeouts
-
-_SCRIPT_S: Final = 3.0  # how long a script may take to come to its server: conda's activation takes 2 s
-_LOOK_S: Final = 0.05
 
 
 @attrs.frozen(kw_only=True)
@@ -46,7 +39,8 @@ class Server:
 
     Attributes:
         process: Its main process, with ``returncode``, ``wait()`` and ``send_signal()``.
-        url: Where it will listen, as its own arguments say; None while they are not known.
+        url: Where it will listen, as far as the command tells, None where it does not; once it was
+            ready, where it answers.
         log: The file that it prints to; None for a pipe.
     """
 
@@ -103,11 +97,12 @@ class Server:
         """
         if self._closed:
             raise RuntimeError("the launched server has been left: wait inside the async with block")
-        await self._find_url()
         watch = await self._watch(Wish(timeouts=timeouts, until=until, stable_for=stable_for, model=model))
         watch.waiters += 1
         try:
-            return await watch.startup.wait_until_ready()
+            report = await watch.startup.wait_until_ready()
+            self.url = report.url
+            return report
         finally:
             watch.waiters -= 1
             if watch.waiters == 0 and watch.startup.status.outcome is not None:
@@ -149,20 +144,6 @@ class Server:
         self._begun.set()
         for watch in list(self._watches):
             await self._drop(watch)
-
-    async def _find_url(self) -> None:
-        """Look at the running tree where the command alone does not tell: a script starts the server."""
-        if self.url is not None:
-            return
-        loop, runner = asyncio.get_running_loop(), BlockingRunner("vllm-startup url")
-        until = loop.time() + _SCRIPT_S
-        try:
-            while self.url is None and self.process.returncode is None and loop.time() < until:
-                self.url = await runner.run(partial(url_of_process, self.pid))
-                if self.url is None:
-                    await asyncio.sleep(_LOOK_S)
-        finally:
-            runner.close()
 
     async def _watch(self, wish: Wish) -> _Watch:
         """The watch that goes on with the same wish, else a new one."""

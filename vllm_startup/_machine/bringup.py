@@ -60,6 +60,7 @@ class Bringup:
         self._log_modified_at: float | None = None
         self._oom_kills: int | None = None
         self.given_up = False
+        self.url = terms.url
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
 
@@ -310,6 +311,10 @@ class Bringup:
 
     # --- the port ------------------------------------------------------------------------
 
+    def _address_found(self, _at: float, _probe: str, reading: r.AddressFound) -> None:
+        self.url = reading.url
+        self.attempt.readiness.lost()
+
     def _connection(self, at: float, probe: str, reading: r.Connection) -> None:
         attempt = self.attempt
         attempt.signs.connection(at, probe, reading)
@@ -415,6 +420,7 @@ class Bringup:
         r.GpuMemory: _gpu_memory,
         r.CacheSize: _cache_size,
         r.MemoryEvents: _memory_events,
+        r.AddressFound: _address_found,
         r.Connection: _connection,
         r.Answer: _answer,
         r.ProbeBroken: _probe_broken,

@@ -36,7 +36,7 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
     return StartupReport(
         outcome=machine.outcome or "unfinished",
         phase=attempt.course.phase,
-        url=machine.terms.url,
+        url=machine.bringup.url,
         until=machine.terms.until,
         limits=machine.terms.timeouts,
         started_at=_wall(machine, attempt),

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from vllm_startup._lazy import exports
 from vllm_startup._readings import (
+    AddressFound,
     Answer,
     CacheSize,
     Connection,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from vllm_startup.probes._tree import TreeProbe
 
 __all__ = [
+    "AddressFound",
     "Answer",
     "CacheProbe",
     "CacheSize",

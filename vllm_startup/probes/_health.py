@@ -11,7 +11,13 @@ from vllm_startup._readings import TIERS, Answer, Connection
 from vllm_startup._url import parse_url
 from vllm_startup.probes._connect import CONNECT_LIMIT_S, MAX_TARGETS, Attempt, Connector
 from vllm_startup.probes._http import Failure, HttpClient, certificates, imported
-from vllm_startup.probes._listener import UNKNOWN, ListenerFinder, listening_inodes, listening_unix_inodes
+from vllm_startup.probes._listener import (
+    STRANGER,
+    UNKNOWN,
+    ListenerFinder,
+    listening_inodes,
+    listening_unix_inodes,
+)
 from vllm_startup.probes._tiers import (
     MAX_BODY,
     MAX_JSON,
@@ -71,6 +77,8 @@ class HealthProbe:
         verify: Whether to check the server's certificate, or a file or folder of CA certificates. None:
             not on this machine, where certificates are self-signed; everywhere else.
         tree_pids: The watched processes, for telling whose socket listens; None: nobody can tell.
+        runs: Whether anything of the server runs; while it does not, whoever listens is a stranger.
+            None: it does, as far as is known.
         route: The tunnel that leads to it, where it is not reached directly.
         transport: Answers requests instead of the network; the port then counts as listening.
 
@@ -88,6 +96,7 @@ class HealthProbe:
         api_key: str | None = None,
         verify: bool | str | os.PathLike[str] | None = None,
         tree_pids: Callable[[], Collection[int]] | None = None,
+        runs: Callable[[], bool] | None = None,
         route: Route | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -97,6 +106,7 @@ class HealthProbe:
         self._tiers = TIERS[1 : TIERS.index(until) + 1]
         self._model = _checked_model(model)
         self._tree_pids = tree_pids
+        self._runs = runs
         self._connector = None if transport is not None else _connector(address, route)
         self._http = HttpClient(
             address,
@@ -199,6 +209,11 @@ class HealthProbe:
             pass  # a sample before was cancelled; the request builds it if the thread has not
 
     async def _find_listener(self, now: float) -> None:
+        if self._runs is not None and not self._runs():
+            self._listener = STRANGER
+            return
+        if self._listener is STRANGER:
+            self._listener = UNKNOWN
         if self._tree_pids is None or self._connector is None:
             return
         target = self._connector.target

@@ -92,10 +92,10 @@ class Here:
         return Pids().inside(pid)
 
     def url_of(self, pid: int) -> str | None:
-        """Where the server of a process listens; None where nothing tells."""
+        """Where the server of a process listens, by its own arguments; None where they do not tell."""
         from vllm_startup._arguments import url_of_process
 
-        return url_of_process(pid)
+        return url_of_process(pid, own=True)
 
 
 def _pids(tree: FollowingProbe[TreeProbe], main: MainProcess) -> Collection[int]:

@@ -107,7 +107,10 @@ class Place(Protocol):
         ...
 
     def url_of(self, pid: int) -> str | None:
-        """Where the server of a process listens, as seen there; None where nothing tells. It may block."""
+        """Where the server of a process listens there, by its own arguments; None where they do not tell.
+
+        It may block.
+        """
         ...
 
 

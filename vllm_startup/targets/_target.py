@@ -37,10 +37,14 @@ class Site:
         name: What was found, for people: ``unit vllm.service``, ``container vllm``.
         url: Returns where its server listens or will listen, None where nothing tells. It is asked
             where the caller names no address.
+        own_url: Returns what the running server's own arguments say of it, None while they are not there
+            yet: it is asked again and again then, from a thread. None: nobody can tell better than ``url``.
         probes: What looks at it, but for its health. At least one that follows restarts has an
             attribute ``follows_restarts = True``.
         tree_pids: Returns the server's processes on this machine, for telling whose socket listens;
             None: nobody can tell.
+        runs: Returns whether anything of the server runs; while it does not, an answer at its address
+            is a stranger's. None: it does, as far as is known.
         route: Makes the tunnel to an address of this kind; None where this machine reaches it. It is
             asked where the caller names no address, or one on loopback: that is the other machine's.
         close: Releases what the probes do not, where the site is not watched after all. It may be called
@@ -50,7 +54,9 @@ class Site:
     name: str
     probes: Sequence[Probe]
     url: Callable[[], str | None] = _unknown
+    own_url: Callable[[], str | None] | None = None
     tree_pids: Callable[[], Collection[int]] | None = None
+    runs: Callable[[], bool] | None = None
     route: Callable[[ServerAddress], Route] | None = None
     close: Callable[[], None] = _nothing
 

@@ -84,6 +84,7 @@ class ContainerTarget:
             url=lambda: _url(engine, inspected),
             probes=probes,
             tree_pids=None if local is None else local.tree_pids,
+            runs=lambda: (life.newest or state).alive,
         )
 
     def read_log(self) -> Iterator[str]:

@@ -127,7 +127,7 @@ class FarPlace:
         for member in (pid, *sorted(self.system.family([pid]) - {pid})):
             command = self.system.arguments(member)
             found = parse_command(command, cwd=self._folder_of(member, command), read=self.head)
-            if found is not None:
+            if found is not None and not found.in_script:
                 return found.url
         return None
 
@@ -200,6 +200,7 @@ class SshTarget:
         return attrs.evolve(
             site,
             url=url,
+            own_url=None,
             name=f"{site.name} on {self.host}",
             probes=[*site.probes, *keeper],
             tree_pids=None,

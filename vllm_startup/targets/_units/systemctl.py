@@ -37,6 +37,10 @@ _SUFFIXES: Final = (
 _NEAR: Final = 3
 
 
+_BEFORE_MAIN: Final = ("condition", "start-pre", "auto-restart", "auto-restart-queued")
+"""The states of a service (systemd's `service_state_table`) in which its main process is still to come."""
+
+
 @attrs.frozen(kw_only=True)
 class UnitState:
     """A unit at one moment, in systemd's words.
@@ -86,6 +90,11 @@ class UnitState:
     def over(self) -> bool:
         """Whether it does not run, and nothing is about to start it."""
         return self.active in ("inactive", "failed") and not self.queued
+
+    @property
+    def idle(self) -> bool:
+        """Whether no process of it can be the server: it waits to be started, or is prepared."""
+        return self.main_pid is None and (self.active in ("inactive", "failed") or self.sub in _BEFORE_MAIN)
 
     @property
     def starts_container(self) -> bool:

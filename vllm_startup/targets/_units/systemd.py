@@ -60,9 +60,11 @@ class SystemdUnit:
         looks = self._place.look_at(main, gpus=chosen, heard=unit.ended, serves=serves)
         return Site(
             name=f"unit {state.name}",
-            url=lambda: self._url(state),
+            url=lambda: self._url(unit.state),
+            own_url=lambda: self._own_url(unit.state),
             probes=[unit, *([] if path is None else [self._place.log_probe(path)]), *looks.probes],
             tree_pids=looks.tree_pids,
+            runs=lambda: not unit.state.idle,
         )
 
     def read_log(self) -> Iterator[str]:
@@ -95,13 +97,16 @@ class SystemdUnit:
     def _url(self, state: UnitState) -> str | None:
         from vllm_startup._arguments import parse_command
 
-        if state.main_pid is not None and (url := self._place.url_of(state.main_pid)) is not None:
+        if (url := self._own_url(state)) is not None:
             return url
         for command in (state.command, *self._script(state.command)):
             found = parse_command(command, environ=state.environment, read=self._place.head)
             if found is not None:
                 return found.url
         return None
+
+    def _own_url(self, state: UnitState) -> str | None:
+        return None if state.main_pid is None else self._place.url_of(state.main_pid)
 
     def _script(self, command: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The commands of the script that a command runs, if it runs one."""

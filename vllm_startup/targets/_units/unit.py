@@ -141,6 +141,11 @@ class UnitProbe:
         if self._follower is not None:
             await self._follower.aclose()
 
+    @property
+    def state(self) -> UnitState:
+        """The last look at it."""
+        return self._state
+
     def ended(self, reading: ProcessExited) -> bool:
         """Hear of a process's end from who watches it. Returns whether it is to be told at once.
 
