@@ -153,6 +153,74 @@ def test_a_worker_killed_before_the_aftermath_is_the_cause() -> None:
     assert (cause(run).kind, cause(run).fields["process"]) == ("process_killed", "VLLM::Worker")
 
 
+def test_a_worker_killed_long_after_another_ended_is_aftermath() -> None:
+    """The engine ends what is left, and kills what does not end within its grace."""
+    rows: list[Seen] = [
+        *START,
+        (8, log(worker(LOAD))),
+        (9, died(31, "VLLM::Worker_TP1", code=0)),
+        (9, log("(EngineCore pid=20) WARNING 11-30 14:20:49 [multiproc_executor.py:501] [shutdown] Executor: workers still running after SIGTERM; sending SIGKILL count=1")),
+        (16, died(30, "VLLM::Worker_TP0", signal=9)),
+        (19, died(code=1)),
+        (19, tree()),
+    ]  # fmt: skip
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).confidence) == ("process_exited", "unknown")
+    assert "Worker_TP1" in cause(run).message
+    assert len(found_at(run)) == 1
+
+
+def test_a_worker_killed_at_the_time_at_which_another_ended_is_the_cause() -> None:
+    rows: list[Seen] = [
+        *START,
+        (8, log(worker(LOAD))),
+        (9, died(31, "VLLM::Worker_TP1", code=0)),
+        (9.2, died(30, "VLLM::Worker_TP0", signal=9)),
+        (12, died(code=1)),
+        (12, tree()),
+    ]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).fields["process"]) == ("process_killed", "VLLM::Worker_TP0")
+
+
+STOPS = "[shutdown] API server: shutdown triggered"
+FORCED = (
+    "(APIServer pid=10) WARNING 11-30 14:20:49 [utils.py:653] [shutdown] Process manager: force killing remaining process EngineCore pid 20",
+    "(APIServer pid=10) WARNING 11-30 14:20:49 [system_utils.py:225] [shutdown] force killing sub process VLLM::Worker pid 30",
+)
+
+
+@pytest.mark.parametrize("end", [{"signal": 9}, {"signal": 15}, {"code": 0}], ids=str)
+def test_processes_that_the_server_ends_as_it_stops_are_no_cause(end: dict[str, int]) -> None:
+    """Ctrl-C just before it was seen to be ready."""
+    rows: list[Seen] = [
+        *START,
+        (8, log(worker(LOAD))),
+        (9, log(api(STOPS), *FORCED)),
+        (9.01, died(20, "VLLM::EngineCore", **end)),
+        (9.02, died(30, "VLLM::Worker", **end)),
+        (9.6, died(code=0)),
+        (9.6, tree()),
+    ]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).confidence) == ("shutdown_requested", "likely")
+    assert [event.cause.kind for event in run.told("cause_found")] == ["shutdown_requested"]
+
+
+def test_an_engine_killed_from_outside_is_the_cause_whoever_the_server_kills_then() -> None:
+    rows: list[Seen] = [
+        *START,
+        (8, log(worker(LOAD))),
+        (9, died(20, "VLLM::EngineCore", signal=9)),
+        (9.1, log(FORCED[1])),
+        (9.2, died(30, "VLLM::Worker", signal=9)),
+        (9.6, died(code=1)),
+        (9.6, tree()),
+    ]
+    run = watch(rows, until_s=60)
+    assert (cause(run).kind, cause(run).fields["process"]) == ("process_killed", "VLLM::EngineCore")
+
+
 def test_a_worker_killed_after_the_root_exception_is_aftermath() -> None:
     rows: list[Seen] = [
         *START,

@@ -125,14 +125,18 @@ SECONDARY_TYPES: Final = frozenset(
 SHUTDOWNS: Final = ("trigger received signal=SIG",)  # 0.23 and newer
 """The server is asked to end; after a failure it says so too."""
 
-READY: Final = (
-    "Application startup complete",
-    '/health HTTP/1.1" 200',
-    # Said on the way out by a server that was up.
+STOPS: Final = (
     "[shutdown] API server: shutdown triggered",  # 0.23 and newer
     "Shutting down FastAPI HTTP server",  # until 0.22
 )
+"""A server that was up stops in good order, since it was asked to."""
+
+READY: Final = ("Application startup complete", '/health HTTP/1.1" 200', *STOPS)
 """The server was up: what ends it later is no failed start."""
+
+KILLS: Final = "force killing "
+"""The server is about to kill a process of its own that did not end when it was told to (0.23 and newer)."""
+
 # Said by an engine or a worker at work, in every version: who they were is told after their death.
 _AT_WORK: Final = (
     "Initializing a V1 LLM engine",
@@ -146,6 +150,7 @@ LITERALS: Final = (
     *SHUTDOWNS,
     "Failed core proc(s)",
     *READY,
+    KILLS,
     *_AT_WORK,
     "Stopping ",
     *HEADLINES,
@@ -194,6 +199,11 @@ def _died() -> re.Pattern[str]:
     )
 
 
+@cache
+def _killed() -> re.Pattern[str]:
+    return re.compile(r"force killing (?:sub|remaining) process \S{1,60} pid (\d{1,10})\b")
+
+
 class Ends:
     """How processes ended, as far as the log says, and who was seen at work before."""
 
@@ -205,6 +215,8 @@ class Ends:
         self.workers: dict[int, str] = {}
         self.engine_spoke_of_failure = False
         self.shutdown: tuple[str, str | None, int] | None = None  # text, process, line
+        self.stop: tuple[str, str | None, int] | None = None
+        self.killed: set[int] = set()
 
     def read(self, text: str, *, process: str | None, line: int) -> None:
         """Note what an exception's text or a line says of ends."""
@@ -228,12 +240,16 @@ class Ends:
             self.wrapper = (text, process, line)
 
     def heard(self, line: Line) -> None:
-        """Note that the server was asked to end, unless a failure came before."""
+        """Note whom the server kills itself, and that it was asked to end, unless a failure came before."""
+        if KILLS in line.message and (found := _killed().search(line.message)) is not None:
+            self.killed.add(int(found[1]))
         if self.wrapper is not None or self.shutdown is not None:
             return
         asked = line.process == "systemd" and line.message.startswith("Stopping ")
         if asked or any(map(line.message.__contains__, SHUTDOWNS)):
             self.shutdown = (line.message, line.process, line.number)
+        elif self.stop is None and any(map(line.message.__contains__, STOPS)):
+            self.stop = (line.message, line.process, line.number)
 
     def saw(self, line: Line) -> None:
         """Note who is at work."""
@@ -267,11 +283,17 @@ def cause_of(ends: Ends) -> Cause | None:
 
 def asked_to_end(ends: Ends) -> Cause | None:
     """The end of a server that somebody asked to end; None where nobody did."""
+    return None if ends.shutdown is None else _asked(*ends.shutdown)
+
+
+def stopped(ends: Ends) -> Cause | None:
+    """The end of a server that had come up and stopped in good order; None where it says no such thing."""
+    return None if ends.stop is None else _asked(*ends.stop)
+
+
+def _asked(text: str, process: str | None, line: int) -> Cause:
     from vllm_startup.causes._server import ShutdownRequested
 
-    if ends.shutdown is None:
-        return None
-    text, process, line = ends.shutdown
     cause = ShutdownRequested(
         message="the server was asked to end while it was starting",
         signal=15 if "SIGTERM" in text else 2 if "SIGINT" in text else None,

@@ -55,6 +55,7 @@ from vllm_startup.causes._ruleset import RuleSet, built_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from collections.abc import Set as AbstractSet
 
     from vllm_startup._log.lines import Line
     from vllm_startup.causes import Cause
@@ -198,6 +199,16 @@ class Diagnosis:
     def aftermath(self) -> Cause | None:
         """What is known of the end when only the aftermath is there; None without one."""
         return aftermath.asked_to_end(self._ends) if self._ready else aftermath.cause_of(self._ends)
+
+    @property
+    def stopped(self) -> Cause | None:
+        """That the server stopped in good order after it had come up, where it says so."""
+        return aftermath.stopped(self._ends)
+
+    @property
+    def killed(self) -> AbstractSet[int]:
+        """The processes that the server has killed itself, as it says."""
+        return self._ends.killed
 
     def verdict(self, *, ended: bool, quiet: bool = False) -> Cause | None:
         """The cause, once it is fixed.

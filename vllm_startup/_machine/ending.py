@@ -7,6 +7,8 @@ the GPUs still held.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from vllm_startup._machine.signals import CRASHES, SIGKILL, STOPS, signal_name
@@ -31,6 +33,7 @@ _OPENING_S = 0.5
 _STARVED_WITHIN_S = 2.0  # the counter is looked at every second and at a death, which is told at once
 _COUNT_S = 0.01  # a death wakes the probe of the count, which the kernel raises before it kills
 _MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
+_TOGETHER_S = 1.0  # deaths so close may be told in another order; vLLM kills what is left seconds later
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
 
@@ -181,19 +184,28 @@ class Ending:
 
     def _weigh(self, *, ended: bool, silent: bool = False) -> Cause | None:
         told = self._told.verdict(ended=ended or bool(self._children), quiet=silent)
-        killer = self._first_violent()
+        children = [(at, child) for at, child in self._children if not self._was_cleared_away(child)]
+        killer = _first_violent(children)
         stopped = self.root is not None and self.root.signal in STOPS
         if told is not None and told.confidence != "unknown":
             first_word = self._told.root_at
             if killer is None or first_word is None or first_word <= killer[0]:
                 return told
-        quiet = self._children[0][1] if self._children and not stopped else None  # a stop ends engines first
+        quiet = children[0][1] if children and not stopped else None  # a stop ends engines first
         child = killer[1] if killer else quiet
         if child is not None:
             return _with_evidence(self._death(child), told)
         if self.root is not None and ended and (told is None or self._was_starved(self.root)):
-            return _with_evidence(self._death(self.root), told)
+            asked = self._told.diagnosis.stopped if told is None and self.root.code == 0 else None
+            return asked or _with_evidence(self._death(self.root), told)
         return told
+
+    def _was_cleared_away(self, child: ProcessExited) -> bool:
+        """Whether the server itself has ended a process, as it says."""
+        told = self._told.diagnosis
+        if child.signal == SIGKILL:
+            return child.pid in told.killed
+        return told.stopped is not None and (child.signal in STOPS or child.code == 0)
 
     def _death(self, reading: ProcessExited) -> Cause:
         return (
@@ -213,8 +225,13 @@ class Ending:
             return False
         return _may_be_for_memory(reading)
 
-    def _first_violent(self) -> tuple[float, ProcessExited] | None:
-        return next(((at, child) for at, child in self._children if child.signal), None)
+
+def _first_violent(children: Sequence[tuple[float, ProcessExited]]) -> tuple[float, ProcessExited] | None:
+    """The first death by a signal; none where vLLM follows another process's end with it."""
+    if not children:
+        return None
+    latest = children[0][0] + _TOGETHER_S
+    return next(((at, child) for at, child in children if child.signal and at <= latest), None)
 
 
 def _weight(cause: Cause) -> tuple[int, bool]:
