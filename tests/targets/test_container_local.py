@@ -11,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from vllm_startup._readings import ProcessExited, ProcessSample, ProcessTree
+from vllm_startup.probes._system import this_system
 from vllm_startup.targets._containers.local import (
+    LocalProcesses,
     Pids,
     file_environment,
     gpu_environment,
     granted_gpus,
     is_of_container,
 )
+from vllm_startup.targets._containers.state import ContainerState, Life
+from vllm_startup.targets._following import MainProcess
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="namespaces are Linux's")
 
@@ -84,6 +88,29 @@ def test_a_process_of_this_machine_is_no_containers(tmp_path: Path) -> None:
         child.kill()
         child.wait()
     assert not is_of_container(child.pid, "4f1c" * 16, now, shared=True)
+
+
+@linux
+def test_its_main_process_is_known_before_its_tree_is_looked_at() -> None:
+    """Else nobody could tell whose socket answers, and a stranger's answer would count."""
+    ours = os.getpid()
+    began = this_system().stat(ours)
+    assert began is not None
+    life = Life("vllm", watched=lambda: False)
+    local = LocalProcesses(MainProcess(), life, on_exit=lambda: None)
+    assert list(local.tree_pids()) == []
+    for pid, shared, expected in ((ours, True, [ours]), (ours, False, [])):
+        state = ContainerState(
+            id="4f1c" * 16,
+            name="vllm",
+            status="running",
+            pid=pid,
+            started="now",
+            started_at=began.started_at,
+            shares_pids=shared,
+        )
+        life.look(state, wall=time.time())
+        assert list(local.tree_pids()) == expected
 
 
 @pytest.mark.parametrize(

@@ -196,8 +196,11 @@ class LocalProcesses:
         return self._tree.probe is not None
 
     def tree_pids(self) -> Collection[int]:
-        """The container's processes as this machine numbers them."""
-        return () if self._tree.probe is None else self._tree.probe.probe.pids
+        """The container's processes as this machine numbers them: its main one, until they are looked at."""
+        if self._tree.probe is not None:
+            return self._tree.probe.probe.pids
+        newest = self._life.newest
+        return () if newest is None or newest.pid is None or not self._is_own(newest.pid) else (newest.pid,)
 
     def _inside(self, probe: P, pid: int) -> Inside[P]:
         return Inside(probe, pid, self._pids, self._life, self._on_exit)
@@ -208,12 +211,15 @@ class LocalProcesses:
         Raises:
             ValueError: It is another one's.
         """
-        newest = self._life.newest
-        if newest is None or not is_of_container(
-            pid, newest.id, newest.started_at, shared=newest.shares_pids, proc=self._proc
-        ):
+        if not self._is_own(pid):
             raise ValueError(f"process {pid} of this machine is not the container's")
         return pid
+
+    def _is_own(self, pid: int) -> bool:
+        newest = self._life.newest
+        return newest is not None and is_of_container(
+            pid, newest.id, newest.started_at, shared=newest.shares_pids, proc=self._proc
+        )
 
     def _gpu(self, pid: int) -> GpuProbe:
         self._own(pid)
