@@ -315,6 +315,26 @@ async def test_a_start_that_fails_in_its_preparation() -> None:
     assert ends(seen) == [(42, "ExecStartPre=", 4, None)]
 
 
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        ([exited(status="4", command="ExecStartPre"), failed()], (42, "ExecStartPre=", 4, None)),
+        (
+            [exited(status="3"), exited(status="4", command="ExecStopPost"), failed()],
+            (42, "vllm", None, None),
+        ),
+    ],
+    ids=["before", "after"],
+)
+async def test_a_start_that_had_failed_in_its_preparation(
+    said: list[dict[str, Any]], expected: tuple[int, str, int | None, int | None]
+) -> None:
+    state = shown(ActiveState="failed", SubState="failed", MainPID=0, ExecMainPID=0)
+    async with watched(state, journalctl=[line("no gpu"), *said]) as unit:
+        seen = await unit.until(lambda seen: bool(ends(seen)))
+    assert ends(seen) == [expected]
+
+
 async def test_a_unit_that_was_killed_for_memory_and_logs_to_a_file() -> None:
     async with watched(log=False) as unit:
         assert await unit.nothing(0.1)

@@ -324,3 +324,11 @@ class JournalFollower:
 def _last(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1].strip()[:200] if lines else ""
+
+
+def failed_before_main(history: Iterable[Entry], start: str | None) -> Entry | None:
+    """What systemd logged of ``ExecStartPre=`` of a start that came no further."""
+    ends = [entry for entry in history if entry.by_manager and entry.ends and entry.invocation == start]
+    if any(entry.closes and entry.exit is not None for entry in ends):  # its main process has ended
+        return None
+    return next((entry for entry in ends if not entry.closes), None)

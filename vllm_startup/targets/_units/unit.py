@@ -24,7 +24,7 @@ from vllm_startup._readings import (
 )
 from vllm_startup.probes._log import TAIL_LINES, batches
 from vllm_startup.targets._following import MainProcess
-from vllm_startup.targets._units.journal import Entry, Journal, JournalFollower
+from vllm_startup.targets._units.journal import Entry, Journal, JournalFollower, failed_before_main
 from vllm_startup.targets._units.mourned import Mourned, clock
 from vllm_startup.targets._units.systemctl import Systemctl, UnitState
 from vllm_startup.targets._units.transcript import Transcript, recent, written
@@ -171,6 +171,7 @@ class UnitProbe:
                 self._tell_history(list(history))
         for entry in history:
             self._note_writer(entry)
+        self._prepared = failed_before_main(history, self._state.invocation)
         self._begun = True
         self._note_output(self._state)
         await self._look()
