@@ -213,6 +213,15 @@ def test_a_listening_port_of_the_tree_moves_at_once() -> None:
     assert run.phases == {"launching": 0.0, "starting_server": 9.0}
 
 
+def test_a_port_that_listens_when_the_watch_begins_waits_for_what_the_log_holds() -> None:
+    """The phases only go forward: a server that is up already would have had none before."""
+    first: list[Seen] = [(0, found()), (0.08, opened()), (0.1, listening())]
+    run = watch([*first, (0.11, log(BANNER, engine(INIT)))], until_s=1)
+    assert list(run.phases) == ["launching", "configuring", "initializing"]
+    late = watch([*first, (10.1, listening())], until_s=11)
+    assert late.phases["starting_server"] == 10.1
+
+
 def test_a_port_that_stops_listening_is_no_evidence_any_more() -> None:
     run = watch([(0, found()), (9, listening("unknown")), (10, refused())], until_s=60)
     assert run.phases == {"launching": 0.0}

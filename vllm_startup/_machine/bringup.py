@@ -324,7 +324,7 @@ class Bringup:
                 self.warn(at, "not_listening", NOT_HERE)
         elif reading.owner == "foreign":
             self._foreign(at, reading.owner_pid)
-        elif reading.owner == "tree":
+        elif reading.owner == "tree" and not self.source.comes(at):  # what it holds tells of earlier phases
             attempt.advance(Phase.STARTING_SERVER, at, Ground(probe=probe, text="the port listens", at=at))
 
     def _answer(self, at: float, probe: str, reading: r.Answer) -> None:
@@ -334,7 +334,7 @@ class Bringup:
         if attempt.readiness.answered(at, reading):
             self._emit(TierReached(at=at, elapsed_s=attempt.elapsed(at), tier=reading.tier))
         ours = reading.ok or (reading.owner == "tree" and reading.status is not None)
-        if reading.owner != "foreign" and ours:
+        if reading.owner != "foreign" and ours and not self.source.comes(at):
             since = attempt.signs.listening_since
             ground = Ground(probe=probe, text=f"{reading.tier} answered {reading.status}", at=at)
             attempt.advance(Phase.STARTING_SERVER, at if since is None else since, ground)

@@ -13,6 +13,9 @@ from vllm_startup.causes import Cause
 _LINES_TO_LOOK_AT = 10_000  # a log that has not spoken vLLM's form by then will not
 
 
+_COMES_S = 0.5  # an engine hands on what a container has printed within 0.1 s
+
+
 @attrs.define(kw_only=True)
 class Source:
     """The log that is followed, whichever attempt writes it."""
@@ -33,6 +36,10 @@ class Source:
     def caught_up(self) -> bool:
         """Whether all that it held before the watch has been read."""
         return self.caught_up_at is not None
+
+    def comes(self, at: float) -> bool:
+        """Whether its first lines are on their way: it was opened when the watch began, a moment before."""
+        return self.opened and self.line_at is None and at < self.since + _COMES_S
 
     @property
     def behind(self) -> bool:
