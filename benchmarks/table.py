@@ -54,8 +54,8 @@ def cost(result: Json) -> Iterator[Row]:
             f"{start[name]['pct_15_min']:.2f} %, {start[name]['rss_mib']:.0f} MiB"
             for name in ("ours", "poll_1s")
         )
-        what = f"{start['processes']} processes, {start['gpus']} GPUs"
-        yield f"cost over 15 minutes: {what} (of one core, memory)", "1 %, 60 MiB", ours, naive
+        what = f"processes: {start['processes']}, GPUs: {start['gpus']}"
+        yield f"cost over 15 minutes, {what} (of one core, memory)", "1 %, 60 MiB", ours, naive
 
 
 def flood(result: Json) -> Iterator[Row]:
