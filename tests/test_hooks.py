@@ -129,8 +129,10 @@ async def test_leaving_does_not_block_the_loop_for_a_slow_hook() -> None:
 
 
 async def test_no_thread_is_made_where_nothing_is_told() -> None:
+    before = set(threading.enumerate())  # that of a test before may still be ending
     startup = watching(lambda _: None)
-    assert [t for t in threading.enumerate() if t.name == "vllm_startup:on_event"] == []
+    made = set(threading.enumerate()) - before
+    assert [t for t in made if t.name == "vllm_startup:on_event"] == []
     del startup
 
 
@@ -157,3 +159,27 @@ async def test_a_hook_without_a_thread_sees_all_once_there_is_one(
     told = [record.getMessage() for record in caplog.records if "on_event" in record.getMessage()]
     assert len(told) == 1
     assert told[0].startswith("on_event sees nothing yet: no further thread can be started; raise the limit")
+
+
+async def test_a_hook_that_raises_after_it_had_no_thread_is_told_of_too(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, refused = threading.Thread.start, []
+
+    def refuse_once(thread: threading.Thread) -> None:
+        if not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def fail(_: Event) -> None:
+        raise ValueError("of the hook")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse_once)
+    async with watching(fail) as startup:
+        await startup.wait_until_ready()
+    told = [record.getMessage() for record in caplog.records if "on_event" in record.getMessage()]
+    assert [text.partition(":")[0].partition(";")[0] for text in told] == [
+        "on_event sees nothing yet",
+        "on_event raised",
+    ]

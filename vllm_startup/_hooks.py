@@ -35,6 +35,7 @@ class Hook:
         self._thread: threading.Thread | None = None
         self._over: Callable[[], object] = lambda: None
         self._failed = False
+        self._starved = False
 
     def put(self, event: Event) -> None:
         """Hand over an event. Returns at once."""
@@ -60,9 +61,9 @@ class Hook:
         try:
             self._thread = start_thread(self._run, "vllm_startup:on_event")
         except NoThreadError as error:
-            if not self._failed:
+            if not self._starved:
                 _log.warning("on_event sees nothing yet: %s", error.strerror)
-            self._failed = True
+            self._starved = True
 
     def _run(self) -> None:
         try:
