@@ -55,7 +55,7 @@ _ENTRY_MODULES: Final = (
     "multiproc_worker_utils.py:",  # until 0.10, V0
     "worker_base.py:",
 )
-_INSPECTOR: Final = "registry.py:"  # logs no other traceback (0.6 to 0.33)
+_INSPECTOR: Final = "registry.py:"  # logs no other traceback that matters (0.6 to 0.33)
 _GRAVE: Final = ("ERROR", "CRITICAL")
 
 

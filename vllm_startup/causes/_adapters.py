@@ -6,7 +6,7 @@ import attrs
 
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._checkpoint import AdapterInvalid
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
 # What --max-lora-rank accepts (vllm/config/lora.py, 0.5 to 0.33).
 _RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
@@ -140,13 +140,11 @@ RULES: tuple[CauseRule, ...] = (
         build=_adapter,
         versions="0.5, QLoRA",
     ),
-    CauseRule(
+    place_rule(
         literal="/vllm/lora/",
         pattern=r"/vllm/lora/(?!ops)\S{1,80}:(?!forward|apply|_apply_adapters|set_mapping|get_resolver)",
-        where="place",
         exceptions=("ValueError", "AssertionError", "NotImplementedError", "RuntimeError", "KeyError"),
-        rank="vague",
-        build=lambda found: attrs.evolve(_adapter(found), message=found.said, confidence="likely"),
+        build=lambda found: attrs.evolve(_adapter(found), message=found.said),
         versions="0.3 to 0.33",
     ),
 )

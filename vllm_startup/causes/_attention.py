@@ -6,7 +6,7 @@ import attrs
 
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._model_support import AttentionBackendUnsupported
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
 
 def _attention(found: Found) -> Cause:
@@ -129,25 +129,21 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.8 to 0.10",
     ),
     # Checks of an attention backend, and of the choice of one, in whatever words.
-    CauseRule(
+    place_rule(
         literal="/vllm/",
         pattern=r"/vllm/(?:(?:v1/)?|model_executor/layers/)attention/\S{1,120}:(?:__init__|__post_init__|build|get_\w+|_cached_get_\w+"
         r"|infer_global_hyperparameters|validate_\w+|customize_spec|is_attn_backend_supported"
         r"|resolve_kv_cache_layout|register)$|/vllm/platforms/\w+\.py:get_(?:vit_)?attn_backend\w*$"
         r"|/vllm/(?:v1/)?worker/\S{1,60}:(?:check_attention_cp_compatibility|select_common_block_size)$"
         r"|/vllm/platforms/\w+\.py:(?:_preferred_block_size_for_backends|_check_aligned_block_size)$",
-        where="place",
         exceptions=("ValueError", "NotImplementedError", "AssertionError", "RuntimeError"),
-        rank="vague",
         build=_likely,
         versions="0.4 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="/attention/",
         pattern=r"/vllm/(?:v1/)?attention/(?:backends|layer)\S{0,80}:forward",
-        where="place",
         exceptions=("NotImplementedError",),
-        rank="vague",
         build=_likely,
         versions="0.4 to 0.33",
     ),

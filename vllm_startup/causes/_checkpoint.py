@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -274,10 +274,9 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.5 to 0.25, bitsandbytes",
     ),
     # Whatever goes wrong where a model's code takes tensors in: names, shapes, a missing attribute.
-    CauseRule(
+    place_rule(
         literal="/vllm/model",
         pattern=_LOADING,
-        where="place",
         exceptions=(
             "ValueError",
             "AssertionError",
@@ -286,17 +285,14 @@ RULES: tuple[CauseRule, ...] = (
             "AttributeError",
             "RuntimeError",
         ),
-        rank="vague",
         build=_did_not_load,
         versions="0.2 to 0.33",
     ),
     # Packing anew what was loaded: an assertion there says nothing, or speaks of shapes.
-    CauseRule(
+    place_rule(
         literal="process_weights_after_loading",
         pattern=r"/vllm/\S{1,160}:process_weights_after_loading$",
-        where="place",
         exceptions=("AssertionError", "RuntimeError", "AttributeError"),
-        rank="vague",
         build=_did_not_load,
         versions="0.4 to 0.33",
     ),

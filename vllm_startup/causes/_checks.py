@@ -10,7 +10,7 @@ import attrs
 
 from vllm_startup.causes._arguments import InvalidArguments
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._rules import CauseRule, Found, compiled
+from vllm_startup.causes._rules import CauseRule, Found, compiled, place_rule
 
 _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError")
 
@@ -27,20 +27,20 @@ def _refused(argument: str | None, found: Found) -> InvalidArguments:
 def _check(found: Found) -> Cause | None:
     if found.error is None or not found.error.text:
         return None  # an assertion without words may be about anything
-    return attrs.evolve(_refused(_named(found.text), found), confidence="likely")
+    return _refused(_named(found.text), found)
 
 
 def _speculative(found: Found) -> Cause:
-    return attrs.evolve(_refused("--speculative-config", found), confidence="likely")
+    return _refused("--speculative-config", found)
 
 
 def _connector(found: Found) -> Cause:
     argument = _named(found.text) or "--kv-transfer-config"
-    return attrs.evolve(_refused(argument, found), confidence="likely")
+    return _refused(argument, found)
 
 
 def _loader(found: Found) -> Cause:
-    return attrs.evolve(_refused(_named(found.text) or "--load-format", found), confidence="likely")
+    return _refused(_named(found.text) or "--load-format", found)
 
 
 _NO_JSON = r"\(char \d{1,12}\)"  # how Python's json ends what it says of a file
@@ -59,12 +59,10 @@ def _config_refused(found: Found) -> Cause | None:
 
 
 def _place(literal: str, pattern: str, versions: str, exceptions: tuple[str, ...] = _REFUSALS) -> CauseRule:
-    return CauseRule(
+    return place_rule(
         literal=literal,
         pattern=pattern,
-        where="place",
         exceptions=exceptions,
-        rank="vague",
         build=_check,
         versions=versions,
     )
@@ -130,33 +128,27 @@ RULES: tuple[CauseRule, ...] = (
         r":get_kv_cache_spec$",
         "0.9 to 0.15",
     ),
-    CauseRule(
+    place_rule(
         literal="/vllm/",
         pattern=r"/vllm/(?:v1/)?(?:worker/gpu/)?spec_decode/\S{1,80}:(?:__init__|<module>|create_\w+|init_\w+"
         r"|load_\w+|set_eagle3_\w+|_validate_\w+|verify_\w+)$",
-        where="place",
         exceptions=(*_REFUSALS, "RuntimeError"),
-        rank="vague",
         build=_speculative,
         versions="0.4 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="_transfer/",
         pattern=r"/vllm/distributed/(?:kv|ec)_transfer/\S{1,120}:(?:__init__|__post_init__|create_connector\w*"
         r"|get_connector_class\w*|_init_\w+|from_\w+|validate_\w+)$",
-        where="place",
         exceptions=_REFUSALS,
-        rank="vague",
         build=_connector,
         versions="0.6 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="/model_loader/",
         pattern=r"/vllm/model_executor/model_loader/\S{1,80}:(?:__init__|__post_init__|get_model_loader"
         r"|validate_\w+|verify_with_\w+|deserialize_\w+|_check_tensors\w*)$",
-        where="place",
         exceptions=_REFUSALS,
-        rank="vague",
         build=_loader,
         versions="0.4 to 0.33",
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
 
 @attrs.frozen(kw_only=True, eq=False, repr=False)
@@ -266,15 +266,12 @@ RULES: tuple[CauseRule, ...] = (
         build=_never_joined,
         versions="0.10 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="/vllm/v1/engine/utils.py",
         pattern=r":(?:create_dp_placement_groups|add_dp_placement_groups|_dp_nodes_master_first)$",
-        where="place",
         exceptions=("AssertionError", "ValueError", "RuntimeError"),
-        rank="vague",
         build=lambda found: PlacementGroupPending(
             message=f"Ray could not place the data parallel ranks: {found.said}",
-            confidence="likely",
             retryable=None,
         ),
         versions="0.9 to 0.33",

@@ -11,7 +11,7 @@ from vllm_startup.causes._arguments import InvalidArguments, QuantizationMismatc
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._checkpoint import CheckpointMismatch
 from vllm_startup.causes._hardware import DtypeUnsupported, QuantizationUnsupported
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
 
 def _unknown(found: Found) -> Cause:
@@ -215,31 +215,25 @@ RULES: tuple[CauseRule, ...] = (
         build=_moe_backend,
         versions="0.14 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="weight_utils.py",
         pattern=r"/vllm/model_executor/model_loader/weight_utils\.py:get_quant_config$",
-        where="place",
         exceptions=("ValueError", "NotImplementedError"),
-        rank="vague",
         build=_not_its,
         versions="0.4 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="/quantization/",
         pattern=r"/vllm/model_executor/layers/quantization/\S{1,120}:(?!apply|forward)",
-        where="place",
         exceptions=_FAULTS,
-        rank="vague",
         build=_unsupported,
         versions="0.2 to 0.33",
     ),
-    CauseRule(
+    place_rule(
         literal="/vllm/model_executor/",
         pattern=r"/vllm/model_executor/(?:layers/fused_moe/oracle/(?!unquantized)|kernels/linear/)\S{1,120}:"
         r"(?!apply|forward)",
-        where="place",
         exceptions=_FAULTS,
-        rank="vague",
         build=_unsupported,
         versions="0.14 to 0.33",
     ),

@@ -114,7 +114,8 @@ class CauseRule:
         where: ``error``: an exception's class and text; ``line``: a line on its own, that is no
             part of a traceback; ``both``; ``place``: where an exception was raised, whatever it
             says: the innermost frame, as ``file:function``. For the many checks of one kind that
-            vLLM makes in one place, in words that change from release to release.
+            vLLM makes in one place, in words that change from release to release; at most
+            ``likely`` (see `place_rule`).
         exceptions: The classes' bare names that may say it; empty: any.
         rank: How much it counts against other rules.
         frame: A function in whose traceback it must stand; None: anywhere.
@@ -146,10 +147,33 @@ class CauseRule:
             return None
         if self.frame is not None and (error is None or self.frame not in error.functions):
             return None
-        if self.pattern is None:
-            return self.build(Found(text, None, error, line))
-        found = compiled(self.pattern).search(searched)
-        return None if found is None else self.build(Found(text, found, error, line))
+        found = None
+        if self.pattern is not None and (found := compiled(self.pattern).search(searched)) is None:
+            return None
+        cause = self.build(Found(text, found, error, line))
+        if cause is not None and self.where == "place":
+            return attrs.evolve(cause, confidence="likely")
+        return cause
+
+
+def place_rule(
+    literal: str,
+    pattern: str | None = None,
+    *,
+    build: Callable[[Found], Cause | None],
+    versions: str,
+    exceptions: tuple[str, ...] = (),
+) -> CauseRule:
+    """A rule that goes by where an exception was raised: any that knows its words says more."""
+    return CauseRule(
+        literal=literal,
+        pattern=pattern,
+        where="place",
+        exceptions=exceptions,
+        rank="vague",
+        build=build,
+        versions=versions,
+    )
 
 
 @cache
