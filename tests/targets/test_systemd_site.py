@@ -95,6 +95,26 @@ def test_last_words_that_are_not_in_the_journal_yet_are_waited_for() -> None:
     assert [line.partition("]: ")[2] for line in unit(journal).read_log()] == ["a", "b"]
 
 
+def test_the_end_of_a_unit_that_has_failed_is_waited_for() -> None:
+    """Whoever asks at the moment of the failure, on a busy machine, is to see its last words."""
+    result = "d9b373ed55a64feb8242e02dbe79a49c"  # SD_MESSAGE_UNIT_FAILURE_RESULT
+    failed = entry(UNIT="vllm.service", INVOCATION_ID="a" * 32, MESSAGE_ID=result, MESSAGE="Failed")
+    said = [entry(MESSAGE="a"), entry(MESSAGE="b"), failed]
+    began = time.monotonic()
+
+    def journal() -> Completed:
+        told = said if time.monotonic() > began + 1.2 else said[:1]
+        return Completed(0, "\n".join(map(json.dumps, told)), "")
+
+    state: dict[str, object] = {"ActiveState": "failed", "MainPID": 0}
+    found = unit(journal, **state).read_log()
+    assert [line.partition("]: ")[2] for line in found] == ["a", "b", "Failed"]
+    began = time.monotonic() - 60
+    list(unit(journal, **state).read_log())
+    list(unit(journal, LogLevelMax=3, **state).read_log())
+    assert time.monotonic() < began + 60 + 0.5
+
+
 @pytest.mark.parametrize(
     ("properties", "url"),
     [

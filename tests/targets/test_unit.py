@@ -250,7 +250,38 @@ async def test_an_end_that_nobody_knows_is_told_all_the_same() -> None:
         began = time.monotonic()
         unit.probe.ended(ProcessExited(pid=42, name="vllm", root=True))
         assert ends(await unit.seen()) == [(42, "vllm", None, None)]
-    assert 0.3 < time.monotonic() - began < 2
+    assert 0.3 < time.monotonic() - began < 4
+
+
+async def test_the_last_words_of_a_failure_may_be_seconds_late() -> None:
+    """A busy machine's journald; the unit's state is new at once."""
+    words = "vllm.service: Failed to locate executable /opt/vllm"
+    stream = [manager(words, "x"), exited(status="203"), failed()]
+    state = {"ActiveState": "failed", "MainPID": 0, "ExecMainPID": os.getpid()}
+    dead = shown(ExecMainCode=1, ExecMainStatus=203, **state)
+    async with watched(dead, streams=[stream], pause_s=1.0) as unit:
+        seen = await unit.seen()
+        while not ends(seen):
+            seen += await unit.seen()
+    assert lines(seen)[0] == words
+    assert ends(seen) == [(os.getpid(), "vllm", 203, None)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"ExecMainStatus": 0, "ActiveState": "inactive"}, id="no failure"),
+        pytest.param({"ExecMainStatus": 1, "ActiveState": "failed", "LogLevelMax": 4}, id="LogLevelMax"),
+    ],
+)
+async def test_what_the_journal_may_never_tell_is_not_awaited_for_long(given: dict[str, object]) -> None:
+    async with watched() as unit:
+        await unit.seen()
+        began = time.monotonic()
+        unit.show(shown(MainPID=0, ExecMainCode=1, ExecMainPID=os.getpid(), **given))
+        unit.probe._look_soon(0.0)
+        assert ends(await unit.seen()) == [(os.getpid(), "vllm", given["ExecMainStatus"], None)]
+    assert time.monotonic() - began < 1.5
 
 
 async def test_what_is_of_the_next_start_waits_until_the_one_before_has_been_judged() -> None:

@@ -13,6 +13,8 @@ from vllm_startup.probes._exits import Exit
 # journald tells readers of new entries every 0.25 s (POST_CHANGE_TIMER_INTERVAL_USEC): the last words of
 # a process come that much later than its end.
 LAST_WORDS_S: Final = 0.6
+# A busy machine is later still. systemd logs every failure, so that its words are worth waiting for.
+LATE_WORDS_S: Final = 3.0
 _SETTLE_S: Final = 0.1  # the journal takes what systemd and the server write by two ways
 
 
@@ -21,18 +23,20 @@ class Mourned:
     """The end of a main process that waits for the journal: for its last words, and for how it ended.
 
     Attributes:
-        until: When that is not waited for any longer.
+        seen_at: When it was seen.
+        told: Whether the journal that is read is to tell of it, if it is a failure.
         heard_at: When the journal told of it; None while it has not.
     """
 
     reading: ProcessExited
-    until: float
+    seen_at: float
+    told: bool
     heard_at: float | None = None
 
     @classmethod
-    def now(cls, reading: ProcessExited) -> Self:
+    def now(cls, reading: ProcessExited, *, told: bool) -> Self:
         """An end that is seen at this moment."""
-        return cls(reading, clock() + LAST_WORDS_S)
+        return cls(reading, clock(), told)
 
     def hear(self, how: Exit | None) -> None:
         """Take it that the journal tells of it."""
@@ -48,9 +52,10 @@ class Mourned:
 
     def due(self, *, log: bool) -> float:
         """When it is told; the journal is waited for where it is the server's log."""
+        until = self.seen_at + (LATE_WORDS_S if self.told and self.reading.code != 0 else LAST_WORDS_S)
         if not self._known or (log and self.heard_at is None):
-            return self.until
-        return 0.0 if self.heard_at is None else min(self.until, self.heard_at + _SETTLE_S)
+            return until
+        return 0.0 if self.heard_at is None else min(until, self.heard_at + _SETTLE_S)
 
     @property
     def _known(self) -> bool:

@@ -16,11 +16,12 @@ from vllm_startup.targets._units.journal import exit_of
 _PROPERTIES: Final = (
     *("Id", "Type", "LoadState", "LoadError", "ActiveState", "SubState", "Result", "Job", "NRestarts"),
     *("InvocationID", "MainPID", "ExecMainPID", "ExecMainCode", "ExecMainStatus", "ExecStart"),
-    *("Environment", "StandardOutput", "StandardError"),
+    *("Environment", "StandardOutput", "StandardError", "LogLevelMax"),
 )
 _SHELLS: Final = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 _CONTAINERS: Final = ("docker", "podman", "nerdctl")
 _TO_FILES: Final = ("file:", "append:", "truncate:")
+_NOTICE: Final = 5  # syslog(3): the level at which systemd logs how a process ended, or a higher one
 _CODES: Final = {"1": "exited", "2": "killed", "3": "dumped"}  # CLD_EXITED, CLD_KILLED, CLD_DUMPED
 _SUFFIXES: Final = (
     "socket",
@@ -62,6 +63,7 @@ class UnitState:
         environment: Its ``Environment=``, which ``EnvironmentFile=`` is no part of.
         output: Where its standard output goes.
         errors: Where its standard error goes; ``inherit`` for the same place.
+        hushed: Whether its ``LogLevelMax=`` keeps from the journal what systemd says of a failure.
     """
 
     name: str
@@ -80,6 +82,7 @@ class UnitState:
     environment: Mapping[str, str] = attrs.field(factory=dict)
     output: str = "journal"
     errors: str = "inherit"
+    hushed: bool = False
 
     @property
     def program(self) -> str:
@@ -90,6 +93,11 @@ class UnitState:
     def over(self) -> bool:
         """Whether it does not run, and nothing is about to start it."""
         return self.active in ("inactive", "failed") and not self.queued
+
+    @property
+    def fails_aloud(self) -> bool:
+        """Whether it has failed, and the journal is to tell of it."""
+        return self.active == "failed" and not self.hushed
 
     @property
     def idle(self) -> bool:
@@ -132,6 +140,7 @@ def parse_state(text: str) -> UnitState:
         environment=_environment(given.get("Environment", "")),
         output=given.get("StandardOutput", ""),
         errors=given.get("StandardError", ""),
+        hushed=_number(given.get("LogLevelMax")) in range(_NOTICE),
     )
 
 

@@ -13,7 +13,7 @@ from vllm_startup.targets._here import Here
 from vllm_startup.targets._place import Place
 from vllm_startup.targets._target import Site, TargetError
 from vllm_startup.targets._units.journal import Entry, Journal
-from vllm_startup.targets._units.mourned import LAST_WORDS_S
+from vllm_startup.targets._units.mourned import LAST_WORDS_S, LATE_WORDS_S
 from vllm_startup.targets._units.systemctl import Systemctl, UnitState, output_file
 from vllm_startup.targets._units.transcript import recent, written
 from vllm_startup.targets._units.unit import UnitProbe
@@ -82,6 +82,10 @@ class SystemdUnit:
         journal = self._journal(state, needed=True)
         assert journal is not None
         entries = recent(journal.history())
+        until = time.monotonic() + LATE_WORDS_S
+        while state.fails_aloud and not _closed(entries, state) and time.monotonic() < until:
+            time.sleep(LAST_WORDS_S)
+            entries = recent(journal.history())
         if entries and self._is_fresh(entries[-1]):
             time.sleep(LAST_WORDS_S)
             entries = recent(journal.history())
@@ -146,6 +150,11 @@ def systemd(unit: str, *, user: bool = False) -> SystemdUnit:
         What `wait_until_ready` takes as ``target``; that is when the unit is looked for.
     """
     return SystemdUnit(unit, user=user)
+
+
+def _closed(entries: Iterable[Entry], state: UnitState) -> bool:
+    """Whether the journal holds the end of a unit's newest start."""
+    return any(entry.closes and entry.invocation == state.invocation for entry in entries)
 
 
 # --- where its log is ----------------------------------------------------------

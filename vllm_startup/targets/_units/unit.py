@@ -90,11 +90,12 @@ class UnitProbe:
         self._begun = False
         self._look_at = 0.0
         self._retry_s = 0.0
-        # Starts by their invocations: the newest one, that of the process which is followed, and the
-        # one whose end has been told.
+        # Starts by their invocations: the newest one, that of the process which is followed, the one whose
+        # end has been told, and the one whose end the journal had told before the watch.
         self._start: str | None = None
         self._followed: str | None = None
         self._dead: str | None = None
+        self._told: str | None = None
         self._coming: tuple[str | None, float] = (None, 0.0)
         self._mourned: Mourned | None = None
         self._prepared: Entry | None = None
@@ -171,6 +172,8 @@ class UnitProbe:
                 self._tell_history(list(history))
         for entry in history:
             self._note_writer(entry)
+            if entry.closes:
+                self._told = entry.invocation
         self._prepared = failed_before_main(history, self._state.invocation)
         self._begun = True
         self._note_output(self._state)
@@ -295,7 +298,8 @@ class UnitProbe:
     def _mourn(self, reading: ProcessExited, start: str | None) -> Mourned:
         """Take the end of a start's main process, which is told when all of it is known."""
         self._start = start
-        self._mourned = Mourned.now(reading)
+        told = self._journal is not None and not self._state.hushed and start != self._told
+        self._mourned = Mourned.now(reading, told=told)
         self._hold()
         return self._mourned
 
