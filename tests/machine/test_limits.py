@@ -173,6 +173,22 @@ def test_noise_holds_no_stall_off(noise: probes.Reading) -> None:
     assert ended(rows) == (601.0, "stalled")
 
 
+def test_memory_that_others_take_holds_no_stall_off_where_the_servers_is_known() -> None:
+    """Another tenant of the GPU comes and goes while the server hangs."""
+    rows: list[Seen] = [*QUIET, (0, gpu(500, tree_mib=400)), (1, log(engine(LOAD)))]
+    rows += [(2, gpu(30_000, tree_mib=29_900))]
+    rows += [(float(i), gpu(30_000 + i % 7 * 5_000, tree_mib=29_910)) for i in range(10, 1500, 10)]
+    assert ended(rows) == (602.0, "stalled")
+    rows = [*rows[:50], *((at + 100, gpu(60_000, tree_mib=40_000)) for at, _ in rows[50:])]
+    assert ended(rows)[0] == rows[50][0] + 600
+
+
+def test_memory_that_moves_is_progress_where_nobody_knows_whose_it_is() -> None:
+    rows: list[Seen] = [*QUIET, (1, log(engine(LOAD)))]
+    rows += [(float(i), gpu(30_000 + i % 7 * 5_000)) for i in range(10, 1500, 10)]
+    assert watch(rows).report.outcome == "unfinished"
+
+
 def test_a_heartbeat_that_is_told_for_ever_holds_no_stall_off() -> None:
     line = api("Waiting for 1 local, 0 remote core engine proc(s) to start.")
     rows: list[Seen] = [*QUIET, (1, log(engine(INIT))), *((float(i), log(line)) for i in range(10, 1200, 10))]

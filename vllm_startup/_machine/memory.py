@@ -34,6 +34,7 @@ class Device:
     still_since: float
     rise_since: float | None = None
     fallen_at: float | None = None
+    own_anchor: int | None = None
     inherited: bool = False  # the rise was over when the watch began
 
     @property
@@ -60,7 +61,10 @@ class GpuTrack:
         self._looked_at: float | None = None
 
     def feed(self, at: float, reading: GpuMemory) -> bool:
-        """Take a reading. Returns whether memory moved by more than noise on some device."""
+        """Take a reading. Returns whether the server's memory moved by more than noise on some device.
+
+        Where the driver does not tell which memory is the server's, any that moves may be.
+        """
         moved = [self._fold(at, sample) for sample in reading.gpus]
         self._looked_at = at
         return any(moved)
@@ -77,7 +81,7 @@ class GpuTrack:
         if moved:
             device.anchor, device.still_since = device.used, at
         self._judge(at, device)
-        return moved
+        return _own_moved(device, sample.tree_bytes, otherwise=moved)
 
     def _judge(self, at: float, device: Device) -> None:
         threshold = min(_RISE_BYTES, int(device.total * _RISE_SHARE))
@@ -146,6 +150,18 @@ class GpuTrack:
         return bool(pairs) and all(abs(used - earlier) <= earlier * _NEAR_SHARE for used, earlier in pairs)
 
 
+def _own_moved(device: Device, own: int | None, *, otherwise: bool) -> bool:
+    """Whether what the server holds on a device moved; ``otherwise`` where that is not known."""
+    before = device.own_anchor
+    if own is None or before is None:
+        device.own_anchor = own
+        return otherwise
+    moved = abs(own - before) > device.noise
+    if moved:
+        device.own_anchor = own
+    return moved
+
+
 def _first(at: float, sample: GpuSample) -> Device:
     held = sample.tree_bytes or 0
     device = Device(
@@ -157,6 +173,7 @@ def _first(at: float, sample: GpuSample) -> Device:
         peak=sample.used_bytes,
         anchor=sample.used_bytes,
         still_since=at,
+        own_anchor=sample.tree_bytes,
     )
     if device.growth > min(_RISE_BYTES, int(device.total * _RISE_SHARE)):
         device.rise_since, device.inherited = at, True
