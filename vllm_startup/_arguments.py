@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -135,8 +136,8 @@ def given_options(
     return given
 
 
-def url_of_process(pid: int, *, own: bool = False) -> str | None:
-    """Where the server of a process listens, by its own command line or a descendant's.
+def arguments_of_process(pid: int, *, own: bool = False) -> ServerArguments | None:
+    """The arguments of a process's server, by its own command line or a descendant's.
 
     Args:
         pid: The process.
@@ -155,8 +156,14 @@ def url_of_process(pid: int, *, own: bool = False) -> str | None:
     for member in family:
         found = _of_process(member.pid)
         if found is not None and not (own and found.in_script):
-            return found.url
+            return found
     return None
+
+
+def url_of_process(pid: int, *, own: bool = False) -> str | None:
+    """Where the server of a process listens; as `arguments_of_process` finds it."""
+    found = arguments_of_process(pid, own=own)
+    return None if found is None else found.url
 
 
 def _of_process(pid: int) -> ServerArguments | None:
@@ -173,7 +180,15 @@ def _of_process(pid: int) -> ServerArguments | None:
         environ, cwd = process.environ(), process.cwd()
     except (psutil.Error, OSError):
         pass  # the command line alone is readable by everybody
-    return parse_command(command, environ=environ, cwd=cwd)
+    return parse_command(command, environ=environ, cwd=cwd, read=partial(_text_seen_by, pid))
+
+
+def _text_seen_by(pid: int, path: Path) -> str:
+    """A file as a process finds it, which may be in a container."""
+    try:
+        return _config_text(Path(f"/proc/{pid}/root", *path.parts[1:]) if path.is_absolute() else path)
+    except PermissionError:  # another user's process
+        return _config_text(path)
 
 
 # --- its arguments ----------------------------------------------------------------------------

@@ -403,8 +403,27 @@ BRIDGE = {"bridge": {"IPAddress": "172.17.0.2"}}
             },
             "http://172.17.0.2:5000",
         ),
+        (
+            {
+                "path": "/start.sh",
+                "args": [],
+                "config": {"ExposedPorts": {"8000/tcp": {}, "5000/tcp": {}}},
+                "Ports": {"8000/tcp": None, "5000/tcp": [{"HostIp": "", "HostPort": "81"}]},
+            },
+            "http://127.0.0.1:81",
+        ),
     ],
-    ids=["host", "host address", "published", "published on one", "bridge", "port", "tls", "script"],
+    ids=[
+        "host",
+        "host address",
+        "published",
+        "published on one",
+        "bridge",
+        "port",
+        "tls",
+        "script",
+        "script, published",
+    ],
 )
 async def test_its_server_is_found_where_it_is_reached_from_here(
     engine: FakeEngine, network: dict[str, Any], url: str

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from podman_engine import Podman
+from podman_engine import REPOSITORY, Podman
 
 import vllm_startup
 from vllm_startup import StartupError, StartupReport, StartupTimeout, Timeouts, causes
@@ -114,6 +114,19 @@ async def test_a_server_in_a_container_comes_up_and_is_found_again_later(box: Po
     assert (process.returncode, late["outcome"], len(late["attempts"])) == (0, "ready", 1)
     assert [span["phase"] for span in late["phases"]][:4] == phases[:4]
     assert late["facts"]["vllm_version"] == "0.32.0"
+
+
+async def test_the_address_is_the_one_that_a_script_in_it_gives(box: Podman, tmp_path: Path) -> None:
+    port = free_port()
+    server = f"{sys.executable} -m vllm_startup._demo --speed 20 vllm serve Qwen/Qwen3-8B"
+    script = tmp_path / "entry.sh"
+    script.write_text(
+        f"export PYTHONPATH={REPOSITORY} TMPDIR={tmp_path}\nsleep 1; P={port}; exec {server} --port $P\n"
+    )
+    mount = f"--volume={tmp_path}:/host{tmp_path}"
+    box.up("vllm", "chroot", "/host", "sh", str(script), options=(mount,))
+    report = await vllm_startup.wait_until_ready(target=container("vllm", engine=box.url), timeouts=LIMIT)
+    assert report.url == f"http://127.0.0.1:{port}"
 
 
 # --- failures ----------------------------------------------------------------------------------

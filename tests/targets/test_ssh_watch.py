@@ -51,6 +51,14 @@ class Server:
         self._processes.append(process)
         return process.pid
 
+    def script(self) -> int:
+        """Run a script there that comes to the server's command in a second; return its pid."""
+        server = f"{sys.executable} -m vllm_startup._demo --speed=20 vllm serve m --port $PORT"
+        code = f"sleep 1; PORT={self.port}; exec {server} >{self.log} 2>&1"
+        process = subprocess.Popen(["sh", "-c", code], stdin=subprocess.DEVNULL, start_new_session=True)
+        self._processes.append(process)
+        return process.pid
+
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Kill it, and reap it as its parent there would."""
         process = next(process for process in self._processes if process.pid == pid)
@@ -114,6 +122,12 @@ async def test_a_good_start_is_followed_from_its_first_line_to_its_first_answer(
     assert texts(report) == [
         "nvml_unavailable: there is no nvidia-smi on gpubox, so GPU memory is not watched"
     ]
+
+
+async def test_the_address_is_the_servers_own_once_a_script_has_come_to_it(sshd: Sshd, there: Server) -> None:
+    async with watched(sshd, pid=there.script(), log=there.log, timeouts=Timeouts(60)) as startup:
+        report = await startup.wait_until_ready()
+    assert report.url == f"http://127.0.0.1:{there.port}"
 
 
 async def test_without_a_log_the_processes_and_gpus_there_tell_the_phases(sshd: Sshd, there: Server) -> None:

@@ -13,6 +13,7 @@ from vllm_startup.targets._place import MOST_BYTES, Heard, ProcessLooks
 from vllm_startup.targets._supervised import SupervisedProcess
 
 if TYPE_CHECKING:
+    from vllm_startup._arguments import ServerArguments
     from vllm_startup.probes import TreeProbe
     from vllm_startup.targets._containers.engine_address import EngineAddress
 
@@ -91,11 +92,11 @@ class Here:
 
         return Pids().inside(pid)
 
-    def url_of(self, pid: int) -> str | None:
-        """Where the server of a process listens, by its own arguments; None where they do not tell."""
-        from vllm_startup._arguments import url_of_process
+    def arguments_of(self, pid: int) -> ServerArguments | None:
+        """The own arguments of a process's server; None where they do not tell."""
+        from vllm_startup._arguments import arguments_of_process
 
-        return url_of_process(pid, own=True)
+        return arguments_of_process(pid, own=True)
 
 
 def _pids(tree: FollowingProbe[TreeProbe], main: MainProcess) -> Collection[int]:

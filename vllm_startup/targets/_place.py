@@ -15,6 +15,7 @@ from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._target import LoggedTarget
 
 if TYPE_CHECKING:
+    from vllm_startup._arguments import ServerArguments
     from vllm_startup.targets._containers.engine_address import EngineAddress
 
 MOST_BYTES: Final = 1024 * 1024
@@ -106,10 +107,13 @@ class Place(Protocol):
         """The number of a process that was looked at in the innermost namespace around it."""
         ...
 
-    def url_of(self, pid: int) -> str | None:
-        """Where the server of a process listens there, by its own arguments; None where they do not tell.
+    def arguments_of(self, pid: int) -> ServerArguments | None:
+        """The own arguments of a process's server there; None where they do not tell.
 
-        It may block.
+        It may block, and is called from any thread.
+
+        Raises:
+            OSError: That machine cannot be asked.
         """
         ...
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -14,6 +15,7 @@ from vllm_startup.targets._containers.engine_address import addresses
 from vllm_startup.targets._containers.lines import LogDecoder
 from vllm_startup.targets._containers.state import ContainerState, Life
 from vllm_startup.targets._following import MainProcess
+from vllm_startup.targets._here import Here
 from vllm_startup.targets._place import Place
 from vllm_startup.targets._target import Site, TargetError
 
@@ -79,13 +81,31 @@ class ContainerTarget:
             from vllm_startup.probes import GpuProbe
 
             probes.append(GpuProbe(gpus=gpus))
+        given = _given_arguments(inspected)
+        own_url = None
+        if (local or there) and (given is None or given.in_script):
+            own_url = partial(self._own_url, engine, name, lambda: main.pid if watched() else None)
         return Site(
             name=f"container {name}",
-            url=lambda: _url(engine, inspected),
+            url=lambda: _url(engine, inspected, given or _guessed_arguments(inspected)),
+            own_url=own_url,
             probes=probes,
             tree_pids=None if local is None else local.tree_pids,
             runs=lambda: (life.newest or state).alive,
         )
+
+    def _own_url(self, engine: Engine, name: str, main: Callable[[], int | None]) -> str | None:
+        """Where its server is reached, by the arguments that a script gives it; None until it does."""
+        import httpx
+
+        pid, place = main(), self._place or Here()
+        found = None if pid is None else place.arguments_of(pid)
+        if found is None:
+            return None
+        try:
+            return _url(engine, _inspect(engine, name), found)
+        except (EngineError, httpx.TransportError):  # gone meanwhile, or the engine is
+            return None
 
     def read_log(self) -> Iterator[str]:
         """The lines of its newest start, as ``docker logs --timestamps`` prints them, and how it ended."""
@@ -227,13 +247,12 @@ def _is_here(engine: Engine) -> bool:
 # --- where its server listens -----------------------------------------------------------------
 
 
-def _url(engine: Engine, inspected: Mapping[str, Any]) -> str | None:
+def _url(engine: Engine, inspected: Mapping[str, Any], arguments: ServerArguments) -> str | None:
     """Where the server in a container is reached from here.
 
     Raises:
         TargetError: It is not reached from here, as far as can be told.
     """
-    arguments = _arguments(inspected)
     if arguments.url is None:
         return None  # it never listens
     scheme = "https" if arguments.tls else "http"
@@ -260,18 +279,24 @@ def _url(engine: Engine, inspected: Mapping[str, Any]) -> str | None:
     )
 
 
-def _arguments(inspected: Mapping[str, Any]) -> ServerArguments:
+def _given_arguments(inspected: Mapping[str, Any]) -> ServerArguments | None:
+    """What the container's command says; None where that is a script of its image's."""
     config = inspected.get("Config") or {}
     command = [str(inspected.get("Path") or ""), *map(str, inspected.get("Args") or ())]
     words = [str(word).partition("=") for word in config.get("Env") or ()]
     environ = {name: value for name, _, value in words}
-    found = parse_command(command, environ=environ, cwd=config.get("WorkingDir") or "/")
-    if found is not None:
-        return found
-    # A script starts it: if the container exposes one port, that is the server's.
-    ports = {name for name in config.get("ExposedPorts") or {} if name.endswith("/tcp")}
-    only = ports.pop() if len(ports) == 1 else ""
-    return ServerArguments(port=int(only.removesuffix("/tcp")) if only[:-4].isdigit() else None)
+    return parse_command(command, environ=environ, cwd=config.get("WorkingDir") or "/")
+
+
+def _guessed_arguments(inspected: Mapping[str, Any]) -> ServerArguments:
+    """What a script gives the server, as likely as not: the only port that is published, else exposed."""
+    published = (inspected.get("NetworkSettings") or {}).get("Ports") or {}
+    exposed = (inspected.get("Config") or {}).get("ExposedPorts") or {}
+    for names in ([name for name, bound in published.items() if bound], exposed):
+        match [name.removesuffix("/tcp") for name in names if name.endswith("/tcp")]:
+            case [only] if only.isdigit():
+                return ServerArguments(port=int(only))
+    return ServerArguments()
 
 
 def _network_owner(engine: Engine, inspected: Mapping[str, Any]) -> Mapping[str, Any]:

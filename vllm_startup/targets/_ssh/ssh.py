@@ -27,6 +27,7 @@ from vllm_startup.targets._ssh.tunnel import SshTunnel
 from vllm_startup.targets._target import Site, TargetError
 
 if TYPE_CHECKING:
+    from vllm_startup._arguments import ServerArguments
     from vllm_startup.targets._containers.engine_address import EngineAddress
 
 # Those of Docker's and Podman's that are there and ours to use.
@@ -50,6 +51,7 @@ class FarPlace:
         self.connection = connection
         self.commands = SshCommands(connection)
         self.system = FarSystem(connection)
+        self._commands_seen = FarSystem(connection)  # `system` is the process probe's, in a thread of its own
         self.keeper: FarProcessProbe | None = None
 
     def clock_ahead_s(self) -> float:
@@ -121,14 +123,15 @@ class FarPlace:
         """The number of a process there in the innermost namespace around it."""
         return self.system.inner_pid(pid)
 
-    def url_of(self, pid: int) -> str | None:
-        """Where the server of a process listens, as seen there."""
-        self.system.refresh([pid])
-        for member in (pid, *sorted(self.system.family([pid]) - {pid})):
-            command = self.system.arguments(member)
+    def arguments_of(self, pid: int) -> ServerArguments | None:
+        """The own arguments of a process's server there."""
+        seen = self._commands_seen
+        seen.refresh([pid])
+        for member in (pid, *sorted(seen.family([pid]) - {pid})):
+            command = seen.arguments(member)
             found = parse_command(command, cwd=self._folder_of(member, command), read=self.head)
             if found is not None and not found.in_script:
-                return found.url
+                return found
         return None
 
     def head(self, path: str | Path) -> str:
@@ -192,7 +195,7 @@ class SshTarget:
         try:
             place = FarPlace(connection)
             site = self._site(place, gpus)
-            url = _asked(site.url)  # here, where asking may take its time
+            url, own_url = _asked(site.url), _asked_at_first(site.own_url)  # here, where it may take its time
             keeper = () if place.keeper is not None else place.look_at_one(None, gpus=None, identity=None)
         except BaseException:
             connection.close()
@@ -200,7 +203,7 @@ class SshTarget:
         return attrs.evolve(
             site,
             url=url,
-            own_url=None,
+            own_url=own_url,
             name=f"{site.name} on {self.host}",
             probes=[*site.probes, *keeper],
             tree_pids=None,
@@ -233,7 +236,7 @@ class SshTarget:
         return Site(
             name=f"log {self.log}" if self.pid is None else f"process {self.pid}",
             probes=[*place.look_at_one(self.pid, gpus=chosen, identity=identity), *logs],
-            url=_no_url if self.pid is None else partial(place.url_of, self.pid),
+            own_url=None if self.pid is None else partial(_own_url, place, self.pid),
         )
 
     def _identified(self, system: FarSystem, pid: int) -> Identity:
@@ -255,8 +258,9 @@ class SshTarget:
         return stat.identity
 
 
-def _no_url() -> None:
-    return None
+def _own_url(place: FarPlace, pid: int) -> str | None:
+    found = place.arguments_of(pid)
+    return None if found is None else found.url
 
 
 def _asked(url: Callable[[], str | None]) -> Callable[[], str | None]:
@@ -271,6 +275,14 @@ def _asked(url: Callable[[], str | None]) -> Callable[[], str | None]:
 
         return refused
     return lambda: found
+
+
+def _asked_at_first(own_url: Callable[[], str | None] | None) -> Callable[[], str | None] | None:
+    """The same, with its first answer known."""
+    if own_url is None:
+        return None
+    ask, known = own_url, [own_url()]
+    return lambda: known.pop() if known else ask()
 
 
 def ssh(

@@ -110,7 +110,8 @@ class SystemdUnit:
         return None
 
     def _own_url(self, state: UnitState) -> str | None:
-        return None if state.main_pid is None else self._place.url_of(state.main_pid)
+        found = None if state.main_pid is None else self._place.arguments_of(state.main_pid)
+        return None if found is None else found.url
 
     def _script(self, command: Sequence[str]) -> Iterator[tuple[str, ...]]:
         """The commands of the script that a command runs, if it runs one."""
