@@ -28,29 +28,23 @@ from vllm_startup._diagnosis import aftermath
 from vllm_startup._diagnosis.aftermath import is_ending
 from vllm_startup._diagnosis.candidates import (
     KNOWN_LINE,
-    KNOWN_QUOTED,
     KNOWN_SPOKEN,
     KNOWN_WEAK,
-    UNKNOWN_FATAL,
     UNKNOWN_UNCAUGHT,
     Candidate,
     better,
     ends_process,
     ends_program,
-    headed,
     left_uncaught,
-    of_inspection,
-    root_of,
-    weigh_known,
-    weigh_unknown,
 )
-from vllm_startup._diagnosis.evidence import clean, with_evidence
+from vllm_startup._diagnosis.evidence import with_evidence
+from vllm_startup._diagnosis.jury import UNCLASSIFIED, Jury
 from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
-from vllm_startup._log.exceptions import HEADER, MAX_TEXT, RaisedChain, RaisedError, carried
+from vllm_startup._log.exceptions import HEADER, RaisedChain
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
 from vllm_startup._log.tracebacks import Tracebacks
 from vllm_startup._log.triggers import Triggers
-from vllm_startup.causes._rules import RANKS, CauseRule
+from vllm_startup.causes._rules import CauseRule
 from vllm_startup.causes._ruleset import RuleSet, built_in
 
 if TYPE_CHECKING:
@@ -59,9 +53,6 @@ if TYPE_CHECKING:
 
     from vllm_startup._log.lines import Line
     from vllm_startup.causes import Cause
-
-UNCLASSIFIED: Final = "unclassified_error"
-SHUTDOWN: Final = "shutdown_requested"
 
 # Below this, a better one may still be on its way while the log goes on.
 _SURE: Final = UNKNOWN_UNCAUGHT
@@ -97,7 +88,7 @@ class Diagnosis:
             rules: What to look for; None: every rule of the package.
         """
         rules = None if rules is None else tuple(rules)
-        self._rules = built_in() if rules is None else RuleSet(rules)
+        self._jury = Jury(built_in() if rules is None else RuleSet(rules))
         self._telling = _telling() if rules is None else Triggers(_by_literal(self.clues(rules)))
         self._tracebacks = Tracebacks()
         self._best: Candidate | None = None
@@ -252,7 +243,7 @@ class Diagnosis:
             best: Candidate | None = None
             chains = self._tracebacks.peek()
             for chain in chains:
-                found = self._judge(chain)
+                found = self._jury.judge(chain)
                 if found is not None and found.open:
                     found = attrs.evolve(found, settled=False)  # the next line may hold what a rule knows
                 best = better(best, found)
@@ -280,8 +271,8 @@ class Diagnosis:
         harmless = is_harmless(line)
         if line.level == "DEBUG":
             return
-        if not harmless:
-            self._read_spoken(line)
+        if not harmless and (spoken := self._jury.hear(line)) is not None:
+            self._offer(spoken)
         for rule in rules:
             if harmless and not rule.explains:
                 continue
@@ -312,15 +303,6 @@ class Diagnosis:
         line = attrs.evolve(line, message=before)
         self._read_line(line, [clue.rule for clue in clues if clue.rule is not None])
 
-    def _read_spoken(self, line: Line) -> None:
-        """What a rule knows of an exception, said without its class: much may be retried or survived."""
-        known = self._rules.of_error(RaisedError(type="", text=line.message.strip()[:MAX_TEXT]))
-        if known is not None:
-            cause = with_evidence(known[1], line.message, line.process, line.number)
-            if cause.confidence == "certain":
-                cause = attrs.evolve(cause, confidence="likely")
-            self._offer(Candidate(score=KNOWN_SPOKEN, line=line.number, cause=cause))
-
     # -- exceptions
 
     def _note_chain(self, chain: RaisedChain) -> None:
@@ -329,7 +311,7 @@ class Diagnosis:
         for error in chain.links:
             if aftermath.is_wrapper(error) and chain.level not in HARMLESS_LEVELS:
                 self._ends.read(error.full, process=chain.process, line=error.line)
-        found = self._judge(chain)
+        found = self._jury.judge(chain)
         if found is not None:
             self._offer(found)
             self._fatal = self._fatal or found.ends
@@ -338,82 +320,6 @@ class Diagnosis:
 
     def _offer(self, found: Candidate) -> None:
         self._best = better(self._best, found)
-
-    def _judge(self, chain: RaisedChain) -> Candidate | None:
-        if chain.level in HARMLESS_LEVELS or headed(chain, aftermath.IDLE_HEADLINES):
-            return None
-        known = self._known(chain)
-        if known is not None:
-            return known
-        roots = [e for e in chain.links if not aftermath.is_wrapper(e)]
-        if not roots:
-            return self._quoted(chain)
-        root = root_of(roots)
-        if of_inspection(chain):
-            return self._inspection(root, chain)
-        if root.name in aftermath.SECONDARY_TYPES:
-            return None
-        score = weigh_unknown(chain)
-        return Candidate(score=score, line=root.line, cause=_unclassified(root, chain), open=True)
-
-    def _known(self, chain: RaisedChain) -> Candidate | None:
-        """The link that the most telling rule knows; the first of equals."""
-        best: tuple[int, CauseRule, RaisedError, Cause] | None = None
-        for error in chain.links:
-            if aftermath.is_wrapper(error):
-                continue
-            matched = self._recognise(error)
-            if matched is None:
-                continue
-            rule, cause = matched
-            rank = RANKS[rule.rank]
-            if best is None or rank > best[0]:
-                best = (rank, rule, error, cause)
-            elif type(cause) is type(best[3]):
-                best = (*best[:3], _filled(best[3], cause))
-        if best is None:
-            return None
-        _, rule, error, cause = best
-        score = KNOWN_WEAK if rule.rank == "weak" else weigh_known(chain)
-        if cause.kind == SHUTDOWN:  # what failed before it may be why somebody stopped it
-            score = min(score, UNKNOWN_FATAL)
-        return Candidate(
-            score=score,
-            line=error.line,
-            cause=with_evidence(cause, error.full, chain.process, error.line),
-            ends=rule.ends,
-            open=rule.rank == "vague",
-        )
-
-    def _recognise(self, error: RaisedError) -> tuple[CauseRule, Cause] | None:
-        """The most telling rule's word on an exception, or on the one that it carries in its text."""
-        outer = self._rules.of_error(error)
-        inside = carried(error)
-        inner = self._rules.of_error(inside) if inside is not None else None
-        if outer is None or inner is None:
-            return outer or inner
-        return inner if RANKS[inner[0].rank] > RANKS[outer[0].rank] else outer
-
-    def _inspection(self, root: RaisedError, chain: RaisedChain) -> Candidate | None:
-        """An exception that no rule knows, inside a failed inspection of the model's class."""
-        known = self._rules.of_error(RaisedError(type="ValueError", text="failed to be inspected"))
-        if known is None:
-            return None
-        cause = attrs.evolve(known[1], message=f"{known[1].message}: {root.full}")
-        cause = with_evidence(cause, root.full, chain.process, root.line)
-        return Candidate(score=weigh_known(chain), line=root.line, cause=cause)
-
-    def _quoted(self, chain: RaisedChain) -> Candidate | None:
-        """What a wrapper passes on of another process's exception."""
-        for error in chain.links:
-            said = aftermath.quoted(error)
-            if said is None:
-                continue
-            matched = self._rules.of_error(RaisedError(type="", text=said))
-            if matched is not None:
-                cause = with_evidence(matched[1], error.full, chain.process, error.line)
-                return Candidate(score=KNOWN_QUOTED, line=error.line, cause=cause)
-        return None
 
 
 def _by_literal(clues: Iterable[Clue]) -> Iterator[tuple[str, Clue]]:
@@ -424,29 +330,3 @@ def _by_literal(clues: Iterable[Clue]) -> Iterator[tuple[str, Clue]]:
 def _telling() -> Triggers[Clue]:
     """What the package's own rules need to see."""
     return Triggers(_by_literal(Diagnosis.clues()))
-
-
-def _filled(cause: Cause, other: Cause) -> Cause:
-    """A cause with the fields that it lacks taken from another of its kind."""
-    lacking = {
-        name: value
-        for name, value in other.fields.items()
-        if value is not None and cause.fields[name] is None
-    }
-    if cause.hint is None and other.hint is not None:
-        lacking["hint"] = other.hint
-    return attrs.evolve(cause, **lacking) if lacking else cause
-
-
-def _unclassified(error: RaisedError, chain: RaisedChain) -> Cause:
-    from vllm_startup.causes._unknown import UnclassifiedError
-
-    text = clean(error.text)
-    cause = UnclassifiedError(
-        message=f"{chain.process or 'a process'} failed with {error.full.splitlines()[0]}",
-        confidence="likely",
-        exception=error.type,
-        text=text,
-        process=chain.process,
-    )
-    return with_evidence(cause, error.full, chain.process, error.line)
