@@ -26,6 +26,7 @@ from vllm_startup.probes._log import TAIL_LINES, batches
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._units.journal import Entry, Journal, JournalFollower, failed_before_main
 from vllm_startup.targets._units.mourned import Mourned, clock
+from vllm_startup.targets._units.remarks import of_output, of_state, of_waiting, times
 from vllm_startup.targets._units.systemctl import Systemctl, UnitState
 from vllm_startup.targets._units.transcript import Transcript, recent, written
 
@@ -39,7 +40,6 @@ _HOLD_S: Final = 0.5
 _GONE_FOR_S: Final = 2.0
 # A state is new at once, what the journal tells of it is 0.25 s late, and more on a busy machine.
 _BEHIND_S: Final = 2.0
-_LOST: Final = ("null", "tty", "socket")
 _FIRST_RETRY_S: Final = 0.25
 _SLOWEST_RETRY_S: Final = 5.0
 
@@ -176,7 +176,7 @@ class UnitProbe:
                 self._told = entry.invocation
         self._prepared = failed_before_main(history, self._state.invocation)
         self._begun = True
-        self._note_output(self._state)
+        self._note(of_output(self._state, log=self._log))
         await self._look()
 
     def _tell_history(self, entries: list[Entry]) -> None:
@@ -348,13 +348,10 @@ class UnitProbe:
         if not state.over:
             self._over_since, self._given_up = None, False
         elif self._start is None and state.active != "failed":
-            text = (
-                f"unit {self._unit} is {state.active}: it is awaited; systemctl start {self._unit} starts it"
-            )
-            self._note("unit_inactive", text)
+            self._note(of_waiting(state))
         elif self._mourned is None and self._hold_until is None:
             self._is_over(state)
-        self._note_state(state)
+        self._note(of_state(state, restarted_before=self._dead is None))
 
     def _follow(self, state: UnitState) -> None:
         """Follow a start."""
@@ -391,33 +388,13 @@ class UnitProbe:
             return
         if self._due(self._over_since + _GONE_FOR_S):
             self._given_up = True
-            text = f"{self._unit} is {state.active} ({state.result}) after {_times(state.restarts)}"
+            text = f"{self._unit} is {state.active} ({state.result}) after {times(state.restarts)}"
             self._ready.append(NotRestarted(reason=text))
         else:
             self._look_soon(_GONE_FOR_S / 4)
 
-    def _note_output(self, state: UnitState) -> None:
-        """Tell of output that is not in the log that is read."""
-        if self._log and (state.to_file or state.output in _LOST):
-            text = f"{self._unit} has StandardOutput={state.output}: its output is in no log that is read"
-            self._note("log_elsewhere", text)
-        elif state.errors not in ("inherit", state.output):
-            text = f"{self._unit} has StandardError={state.errors}: what it writes there is not read"
-            self._note("log_elsewhere", text)
-
-    def _note_state(self, state: UnitState) -> None:
-        if state.restarts and self._dead is None:
-            text = f"systemd had restarted {self._unit} {_times(state.restarts)} before this watch"
-            self._note("unit_restarted", text)
-        if state.loaded == "not-found":
-            text = f"unit {self._unit} does not exist any more: its files were removed"
-            self._note("unit_gone", text)
-
-    def _note(self, code: str, text: str) -> None:
-        if code not in self._noted:
-            self._noted.add(code)
-            self._ready.append(ProbeNote(code=code, text=text))
-
-
-def _times(number: int) -> str:
-    return "1 restart" if number == 1 else f"{number} restarts"
+    def _note(self, notes: Iterable[ProbeNote]) -> None:
+        for note in notes:
+            if note.code not in self._noted:
+                self._noted.add(note.code)
+                self._ready.append(note)
