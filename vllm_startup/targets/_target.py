@@ -36,7 +36,7 @@ class Site:
     Attributes:
         name: What was found, for people: ``unit vllm.service``, ``container vllm``.
         url: Returns where its server listens or will listen, None where nothing tells. It is asked
-            where the caller names no address.
+            where the caller names no address, and ``own_url`` does not tell.
         own_url: Returns what the running server's own arguments say of it, None while they are not there
             yet: it is asked again and again then, from a thread. None: nobody can tell better than ``url``.
         probes: What looks at it, but for its health. At least one that follows restarts has an

@@ -101,8 +101,6 @@ class SystemdUnit:
     def _url(self, state: UnitState) -> str | None:
         from vllm_startup._arguments import parse_command
 
-        if (url := self._own_url(state)) is not None:
-            return url
         for command in (state.command, *self._script(state.command)):
             found = parse_command(command, environ=state.environment, read=self._place.head)
             if found is not None:
