@@ -117,7 +117,7 @@ async def test_a_good_start_as_both_have_it(start: Start, port: int, tmp_path: P
     ]
     await asyncio.sleep(2)
     process.send_signal(signal.SIGTERM)
-    await process.wait()
+    _, said = await process.communicate()
     heard = []
     with manager:
         while True:
@@ -125,6 +125,7 @@ async def test_a_good_start_as_both_have_it(start: Start, port: int, tmp_path: P
                 heard += manager.recv(65536).decode().split("\n")
             except BlockingIOError:
                 break
+    assert process.returncode == 0, said.decode()
     assert heard[0] == "EXTEND_TIMEOUT_USEC=630000000"  # 600 s, and time for us to end it ourselves
     assert heard.count("READY=1") == heard.count("STOPPING=1") == 1
     assert heard.index("READY=1") < heard.index("WATCHDOG=1") < heard.index("STOPPING=1")
