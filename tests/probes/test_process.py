@@ -704,12 +704,19 @@ async def test_a_title_that_was_taken_after_the_last_look_is_told() -> None:
 # --- where there is no pidfd --------------------------------------------------------------
 
 
-@pytest.fixture
-def no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(pid: int, flags: int = 0) -> int:
+class WithoutPidfds:
+    """What the probe has of ``os``. asyncio's own children need pidfds from Python 3.12 on."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(os, name)
+
+    def pidfd_open(self, pid: int, flags: int = 0) -> int:
         raise PermissionError(1, "Operation not permitted")
 
-    monkeypatch.setattr(os, "pidfd_open", refused, raising=False)
+
+@pytest.fixture
+def no_pidfd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_exits, "os", WithoutPidfds())
 
 
 @pytest.mark.usefixtures("no_pidfd")
