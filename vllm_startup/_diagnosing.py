@@ -48,6 +48,7 @@ _WAS_UP: Final = frozenset({"api_shutdown", "api_shutdown_up_to_0_22"})
 NOTHING_TOLD: Final = "no_vllm_lines"
 """The code of the warning about a log in which nothing tells of a start: another program's, or empty."""
 _ACCESS: Final = ' HTTP/1.1" '
+_EXCERPT_LINES: Final = 200
 _NOBODY: Final = 0  # the pid of a process that the log does not number
 
 
@@ -269,7 +270,9 @@ def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
     if told.exit is None:
         if told.diagnosis.fatal or _is_fixed(attempt, witness, cause):
             return cause
-        return _as_last_words(cause) if told.diagnosis.ends_in_failure else None
+        if told.diagnosis.ends_in_failure:
+            return _as_last_words(cause)
+        return _as_last_words(told.diagnosis.last_words(spoken=_is_excerpt(attempt)))
     code, signal = told.exit
     if cause is not None and (cause.confidence != "unknown" or signal is None):
         return cause
@@ -280,6 +283,11 @@ def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
     line = witness.exit
     said = Evidence(text=clean(redact(line.message)), process=line.process, line=line.number)
     return attrs.evolve(ended, evidence=(said, *(cause.evidence if cause else ())))
+
+
+def _is_excerpt(attempt: Attempt) -> bool:
+    """Whether a text shows nothing of a start: somebody has cut out what matters."""
+    return not attempt.course.spans and not attempt.facts and attempt.told.lines <= _EXCERPT_LINES
 
 
 def _as_last_words(cause: Cause | None) -> Cause | None:

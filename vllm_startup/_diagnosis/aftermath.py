@@ -354,6 +354,12 @@ def _vanished(ends: Ends) -> Cause:
             pid=pid,
             confidence="unknown",
         )
+    elif first and ends.codes[first][0] is None and not ends.engine_spoke_of_failure:
+        cause = ProcessVanished(
+            message=f"{first} is gone, and the log does not say why; {_COLLECT}",
+            process=first,
+            confidence="unknown",
+        )
     elif not ends.engine_spoke_of_failure and not ends.codes and ends.engines:
         name = next(iter(ends.engines.values()))
         cause = ProcessKilled(

@@ -180,6 +180,20 @@ class Diagnosis:
         """Whether the text's last words are an exception of the start's that nobody logged."""
         return self._uncaught is not None and self._uncaught > self._mild
 
+    def last_words(self, *, spoken: bool) -> Cause | None:
+        """What the text's last words say of a failure, though nothing says that they end a start.
+
+        Args:
+            spoken: Whether what a rule knows of an exception counts in a line that names none, too.
+
+        Returns:
+            None where there is no such word, and where vLLM's logger went on in another tone.
+        """
+        best = self._candidate()
+        if best is None or best.line < self._mild:
+            return None
+        return best.cause if spoken or best.score == KNOWN_LINE else None
+
     @property
     def cause(self) -> Cause | None:
         """The best candidate so far, whether or not the attempt has failed; None without any."""

@@ -89,6 +89,8 @@ class Jury:
         if best is None:
             return None
         _, rule, error, cause = best
+        if error.broken_off and cause.confidence == "certain":
+            cause = attrs.evolve(cause, confidence="likely")
         score = KNOWN_WEAK if rule.rank == "weak" else weigh_known(chain)
         if cause.kind == _SHUTDOWN:  # what failed before it may be why somebody stopped it
             score = min(score, UNKNOWN_FATAL)

@@ -51,6 +51,7 @@ class RaisedError:
         functions: The functions of its traceback, the outermost first, at most `MAX_FUNCTIONS`.
         frames: How many frames were printed; 0 for an exception's line alone.
         main: Whether the outermost frame is a program's main module, so that it ended it.
+        broken_off: Whether the log ends before it, and only the source shows what was about to be raised.
     """
 
     type: str
@@ -63,6 +64,7 @@ class RaisedError:
     functions: tuple[str, ...] = ()
     frames: int = 0
     main: bool = False
+    broken_off: bool = False
 
     @property
     def name(self) -> str:
@@ -211,6 +213,29 @@ def bare_exception(text: str) -> tuple[str, str] | None:
         return "ValueError", pydantic[len(_PYDANTIC) :]
     raised = parse_exception(text, loose=False)
     return raised if raised is not None and raised[1] else None
+
+
+@cache
+def _raise_statement() -> re.Pattern[str]:
+    return re.compile(r"^\s*raise ([A-Za-z_][\w.]{0,80})\(")
+
+
+@cache
+def _string_literals() -> re.Pattern[str]:
+    """Those of a source, the last of which may be cut off."""
+    return re.compile(r"""[rRbBfFuU]{0,2}(?:"([^"\\\n]{1,1000})"?|'([^'\\\n]{1,1000})'?)""")
+
+
+def raised_by(source: str) -> tuple[str, str] | None:
+    """The class and the words of the exception that a ``raise`` statement makes; None for another one.
+
+    What it fills in only when it runs is not there.
+    """
+    found = _raise_statement().match(source)
+    if found is None:
+        return None
+    words = "".join(one or other for one, other in _string_literals().findall(source, found.end()))
+    return (found[1], words.strip()) if words.strip() else None
 
 
 def is_main_program(file: str, function: str) -> bool:

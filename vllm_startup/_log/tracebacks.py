@@ -13,17 +13,13 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from vllm_startup._log.exceptions import (
     HEADER,
-    MAX_FUNCTIONS,
-    MAX_TEXT,
-    Link,
     RaisedChain,
-    RaisedError,
     bare_exception,
     frame_of,
-    is_main_program,
     parse_exception,
     strip_margin,
 )
+from vllm_startup._log.writer import Writer
 
 if TYPE_CHECKING:
     from vllm_startup._log.lines import Line
@@ -34,9 +30,6 @@ _FRAME_INDENT: Final = 2
 _CONTEXT: Final = "During handling of the above exception, another exception occurred:"
 _CAUSE: Final = "The above exception was the direct cause of the following exception:"
 
-# Lines of one message; a subprocess's output quoted in one may be longer, its own traceback is
-# an exception of its own.
-_MAX_MESSAGE_LINES: Final = 60
 # Foreign lines between the lines of one bare traceback before it is given up (a server goes on).
 _MAX_FOREIGN: Final = 200
 # Lines of a traceback in the middle of another one.
@@ -46,7 +39,6 @@ _MAX_SILENCE: Final = 500
 # Lines between an interpreter's "Exception ignored in" or "Process X:" and its traceback.
 _NEAR: Final = 3
 _MAX_STREAMS: Final = 64
-_MAX_LINKS: Final = 32
 
 Consumed: TypeAlias = Literal["no", "frame", "message"]
 _Key: TypeAlias = "tuple[str | None, int | None, str | None]"
@@ -71,142 +63,6 @@ def _is_foreign(line: Line, text: str) -> bool:
     return "Warning: " in text[:400] and ".py:" in text[:300]
 
 
-class _Stream:
-    """One writer's tracebacks."""
-
-    def __init__(self, line: Line, headline: str | None) -> None:
-        self.process, self.role, self.pid, self.level = line.process, line.role, line.pid, line.level
-        self.source = line.source
-        self.headline = headline
-        self.links: list[RaisedError] = []
-        self.link: Link = "first"
-        self.pending = 0  # tracebacks that have begun and whose exception is not printed yet
-        self.message = False
-        self.blank = 0
-        self.foreign = 0
-        self.indent = 0  # of an excerpt that was pasted indented
-        self.seen = line.number
-        self.beheaded = False
-        self.aside: _Stream | None = None  # another traceback, printed in the middle of this one
-        self._begin()
-
-    def _begin(self) -> None:
-        self.first_line = 0
-        self.location: tuple[str, str] | None = None
-        self.functions: list[str] = []
-        self.frames = 0
-        self.main = False
-        self.type = ""
-        self.text: list[str] = []
-        self.size = 0
-        self.line = 0
-        self.last_line = 0
-
-    # -- the parts of a traceback
-
-    def header(self, line: Line) -> None:
-        self._settle()
-        self.pending += 1
-        self.foreign = 0
-        self.first_line = self.first_line or line.number
-
-    def frame(self, line: Line, file: str, function: str) -> None:
-        if self.message:
-            link: Link = "first" if self.pending else "quoted"
-            self._settle()
-            self.link = link
-        self.pending = max(self.pending, 1)
-        self.foreign = 0
-        self.first_line = self.first_line or line.number
-        if not self.frames:
-            self.main = is_main_program(file, function)
-        self.frames += 1
-        if len(self.functions) < MAX_FUNCTIONS:
-            self.functions.append(function[:200])
-        self.location = (file, function)
-
-    def exception(self, line: Line, type_: str, text: str) -> None:
-        self._settle()
-        self.pending = max(self.pending - 1, 0)
-        self.type, self.message, self.blank, self.foreign = type_, True, 0, 0
-        self.first_line = self.first_line or line.number
-        self.line = self.last_line = line.number
-        self._say(text)
-
-    def continuation(self, line: Line, text: str) -> None:
-        for _ in range(self.blank):
-            self._say("")
-        self.blank = 0
-        self.last_line = line.number
-        self._say(text)
-
-    def connect(self, link: Link) -> None:
-        self._settle()
-        self.link = link
-
-    def _say(self, text: str) -> None:
-        if self.size < MAX_TEXT and len(self.text) < _MAX_MESSAGE_LINES:
-            self.text.append(text[: MAX_TEXT - self.size])
-            self.size += len(self.text[-1]) + 1
-
-    def _settle(self) -> None:
-        """Close the exception whose message was being read."""
-        if not self.message:
-            return
-        self.links.append(self._raised())
-        if len(self.links) > _MAX_LINKS:
-            del self.links[_MAX_LINKS // 2]
-        self.message, self.link = False, "first"
-        self._begin()
-
-    def _raised(self) -> RaisedError:
-        return RaisedError(
-            type=self.type,
-            text="\n".join(self.text).strip(),
-            link=self.link,
-            line=self.line,
-            first_line=self.first_line,
-            last_line=self.last_line,
-            location=self.location,
-            functions=tuple(self.functions),
-            frames=self.frames,
-            main=self.main,
-        )
-
-    # -- what it holds
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a connector was read, so that what comes next belongs to the chain."""
-        return self.link in ("cause", "context")
-
-    @property
-    def full(self) -> bool:
-        return len(self.text) >= _MAX_MESSAGE_LINES
-
-    def chains(self) -> list[RaisedChain]:
-        """What was read so far, the unfinished last message included, split into its chains."""
-        links = [*self.links, self._raised()] if self.message else self.links
-        groups: list[list[RaisedError]] = []
-        for link in links:
-            if link.link == "first" or not groups:
-                groups.append([])
-            groups[-1].append(link)
-        return [
-            RaisedChain(
-                links=tuple(group),
-                process=self.process,
-                role=self.role,
-                pid=self.pid,
-                level=self.level,
-                headline=self.headline,
-                source=self.source,
-                beheaded=self.beheaded and at == 0,
-            )
-            for at, group in enumerate(groups)
-        ]
-
-
 class Tracebacks:
     """Puts exceptions together, line by line.
 
@@ -215,7 +71,7 @@ class Tracebacks:
     """
 
     def __init__(self) -> None:
-        self._streams: dict[_Key, _Stream] = {}
+        self._streams: dict[_Key, Writer] = {}
         self.open = False
         """Whether something has begun and not ended: every further line matters."""
         self._done: list[RaisedChain] = []
@@ -255,6 +111,7 @@ class Tracebacks:
     def finish(self) -> None:
         """No more text will come: close what is open."""
         for key in list(self._streams):
+            self._streams[key].break_off()
             self._close(key)
 
     def _close(self, key: _Key) -> None:
@@ -280,12 +137,12 @@ class Tracebacks:
         if line.message.strip():
             self._headlines[key] = (line.number, line.message[:500])
 
-    def _open(self, key: _Key, line: Line) -> _Stream:
+    def _open(self, key: _Key, line: Line) -> Writer:
         if len(self._streams) >= _MAX_STREAMS:
             self._close(next(iter(self._streams)))
         at, headline = self._headlines.pop(key, (0, ""))
         near = at and line.number - at <= (_NEAR if line.source is None else _MAX_SILENCE)
-        stream = self._streams[key] = _Stream(line, headline if near else None)
+        stream = self._streams[key] = Writer(line, headline if near else None)
         self.open = True
         return stream
 
@@ -314,12 +171,12 @@ class Tracebacks:
         self._remember(key, line)
         return "no"
 
-    def _go_on(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
+    def _go_on(self, key: _Key, stream: Writer, line: Line, text: str) -> Consumed:
         bare = text.strip()
         if stream.aside is not None:
             return self._beside(stream, stream.aside, line, text)
         if bare.startswith(_ASIDES) and not stream.message:
-            stream.aside = _Stream(line, line.message[:500])
+            stream.aside = Writer(line, line.message[:500])
             return "no"
         if bare.startswith(HEADER) or HEADER in text:
             return self._header(key, stream, line)
@@ -335,7 +192,7 @@ class Tracebacks:
             return self._in_message(key, stream, line, text)
         return self._in_frames(key, stream, line, text)
 
-    def _beside(self, stream: _Stream, aside: _Stream, line: Line, text: str) -> Consumed:
+    def _beside(self, stream: Writer, aside: Writer, line: Line, text: str) -> Consumed:
         """Read what stands in the middle of a stream's traceback, until its exception."""
         frame = frame_of(text)
         raised = parse_exception(text, loose=True)
@@ -352,7 +209,7 @@ class Tracebacks:
             return "message"
         return "frame"
 
-    def _header(self, key: _Key, stream: _Stream, line: Line) -> Consumed:
+    def _header(self, key: _Key, stream: Writer, line: Line) -> Consumed:
         if stream.message and not stream.pending and not stream.waiting and not _quotes(stream):
             headline = stream.headline
             self._close(key)
@@ -364,8 +221,11 @@ class Tracebacks:
         stream.header(line)
         return "frame"
 
-    def _in_frames(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
+    def _in_frames(self, key: _Key, stream: Writer, line: Line, text: str) -> Consumed:
+        if text[:1] == " " and text[1:2].strip():
+            text = text[1:]  # source is indented by four: a paste has shifted the line
         if not text.strip() or text[0] in " \t│╭╰-─" or text.startswith(("Cell ", "Input ", "File ")):
+            stream.source_echo(text)
             return "frame"
         raised = parse_exception(text, loose=True)
         if raised is not None:
@@ -376,7 +236,7 @@ class Tracebacks:
             self._close(key)
         return "no"
 
-    def _in_message(self, key: _Key, stream: _Stream, line: Line, text: str) -> Consumed:
+    def _in_message(self, key: _Key, stream: Writer, line: Line, text: str) -> Consumed:
         if not text.strip():
             stream.blank += 1
             if stream.blank > 3:
@@ -397,7 +257,7 @@ class Tracebacks:
         return "message"
 
 
-def _quotes(stream: _Stream) -> bool:
+def _quotes(stream: Writer) -> bool:
     """Whether the message that is being read holds another program's output."""
     said = stream.text[0] if stream.text else ""
     return (

@@ -200,13 +200,13 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Cannot find any ",
-        pattern=r"Cannot find any (?:safetensors )?model weights with [`'](?P<model>[^`']{1,400})",
+        pattern=r"Cannot find any (?:safetensors )?model weights with [`']?(?P<model>[^`'\s]{1,400})",
         build=_missing,
         versions="0.2 to 0.33",
     ),
     CauseRule(
         literal="No model weights found in",
-        pattern=r"No model weights found in: `(?P<model>[^`]{1,400})",
+        pattern=r"No model weights found in: `?(?P<model>[^`\s]{1,400})",
         build=_missing,
         versions="0.6 to 0.33",
     ),

@@ -58,6 +58,18 @@ def _build(found: Found) -> Cause:
     )
 
 
+def _unlinked(found: Found) -> Cause:
+    library = found.word("library") or ""
+    return JitBuildFailed(
+        message=f"kernels could not be linked: the linker does not find lib{library}.so",
+        hint="put the directory of libcuda.so (that of the driver, or of its stubs) into LIBRARY_PATH"
+        if library == "cuda"
+        else f"install lib{library} with its development files, or put its directory into LIBRARY_PATH",
+        confidence="likely",
+        retryable=False,
+    )
+
+
 def _traced(found: Found) -> Cause:
     return attrs.evolve(_build(found), confidence="likely")
 
@@ -136,6 +148,15 @@ RULES: tuple[CauseRule, ...] = (
             message=f"{found.word('place')}: {found.word('what')}", retryable=False
         ),
         versions="gcc, nvcc",
+    ),
+    CauseRule(
+        literal="cannot find -l",
+        pattern=r"\bld(?:\.\w{1,10})?: cannot find -l(?P<library>[\w.+-]{1,60})",
+        where="both",
+        rank="weak",
+        explains=("jit_build_failed",),
+        build=_unlinked,
+        versions="binutils 2.20 to 2.4x",
     ),
     CauseRule(literal="Ninja build failed", rank="weak", build=_build, versions="flashinfer 0.2 to 0.6"),
     CauseRule(literal="NVCC compilation failed", rank="weak", build=_build, versions="DeepGEMM 1 to 2"),

@@ -160,6 +160,11 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="NVML 9",
     ),
+    CauseRule(
+        literal="No supported device detected",
+        build=_none_visible,
+        versions="0.5.1 to 0.5.5",
+    ),
     CauseRule(literal="Device string must not be empty", build=_none_visible, versions="0.8 to 0.11"),
     CauseRule(literal="Current node has no GPU available", build=_none_visible, versions="0.6 to 0.33, Ray"),
     CauseRule(

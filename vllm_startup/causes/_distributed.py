@@ -209,7 +209,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Timed out waiting for engine",
-        pattern=r"Timed out waiting for (?:engines to send ?initial message|engine core processes to start)",
+        pattern=r"Timed out waiting for (?:engines to send|engine core processes to start)",
         rank="generic",
         build=lambda _: EngineReadyTimeout(
             message="vLLM's own limit for the engines to get ready expired, which need not mean that "

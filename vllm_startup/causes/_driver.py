@@ -135,6 +135,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="operation cannot be performed in the present state",
+        # "CUDA driver error: ..." is torch's word for a call that came at the wrong time.
+        pattern=r"(?:CUDA error|Error 401): the operation cannot",
         build=_not_permitted,
         versions="CUDA error 401",
     ),

@@ -83,6 +83,13 @@ RULES: tuple[CauseRule, ...] = (
         literal="due to the node running low on memory", build=_killed_for_memory, versions="Ray 2.2 to 2.5x"
     ),
     CauseRule(
+        literal="which exceeds the memory usage threshold of",
+        pattern=r"exceeds the memory usage threshold of [\d.]{1,10}\. Ray killed this worker",
+        where="line",
+        build=_killed_for_memory,
+        versions="Ray 2.2 to 2.5x",
+    ),
+    CauseRule(
         literal="killed by SIGKILL by OOM killer due to high memory usage",
         rank="weak",
         build=lambda _: HostOutOfMemory(

@@ -324,10 +324,15 @@ RULES: tuple[CauseRule, ...] = (
         versions="kernels 0.10 to 0.1x",
     ),
     CauseRule(
-        literal="the `--trust-remote-code` flag", rank="generic", build=_untrusted, versions="0.2 to 0.33"
+        literal="--trust-remote-code",
+        pattern=r"the `?--trust-remote-code`? flag",
+        rank="generic",
+        build=_untrusted,
+        versions="0.2 to 0.33",
     ),
     CauseRule(
-        literal="trust_remote_code=True` to allow custom code",
+        literal=" to allow custom code",
+        pattern=r"trust_remote_code=True`? to allow custom code",
         rank="generic",
         build=_untrusted,
         versions="transformers 4.20 to 5.x",

@@ -10,9 +10,9 @@ from vllm_startup.causes._base import Cause
 from vllm_startup.causes._model_support import (
     ArchitectureUnsupported,
     ModelConfigInvalid,
-    ModelTypeUnknown,
     MultimodalProcessorFailed,
     TokenizerInvalid,
+    type_unknown,
 )
 from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
@@ -37,12 +37,7 @@ def _type_unknown(found: Found) -> Cause | None:
     location = found.error.location if found.error is not None else None
     if location is None or not location[0].endswith("configuration_auto.py"):
         return None
-    return ModelTypeUnknown(
-        message=f"the installed transformers does not know the model type {found.word('type')}",
-        hint="upgrade transformers to a release that this vLLM allows, or vLLM itself",
-        model_type=found.word("type"),
-        retryable=False,
-    )
+    return type_unknown(found.word("type"))
 
 
 _FAULTS = ("ValueError", "AssertionError", "NotImplementedError", "TypeError", "KeyError", "AttributeError")

@@ -111,6 +111,16 @@ def _processor(found: Found) -> Cause:
     )
 
 
+def type_unknown(name: str | None) -> Cause:
+    """The installed transformers does not know a model type."""
+    return ModelTypeUnknown(
+        message=f"the installed transformers does not know the model type {name}",
+        hint="upgrade transformers to a release that this vLLM allows, or vLLM itself",
+        model_type=name,
+        retryable=False,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="are not supported for now",
@@ -175,13 +185,8 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="but Transformers does not recognize this architecture",
-        pattern=r"model type `(?P<type>[^`]{1,100})`",
-        build=lambda found: ModelTypeUnknown(
-            message=f"the installed transformers does not know the model type {found.word('type')}",
-            hint="upgrade transformers to a release that this vLLM allows, or vLLM itself",
-            model_type=found.word("type"),
-            retryable=False,
-        ),
+        pattern=r"model type `?(?P<type>[^`\s]{1,100})`? but Transformers",
+        build=lambda found: type_unknown(found.word("type")),
         versions="transformers 4.20 to 5.x",
     ),
     CauseRule(
@@ -208,7 +213,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="Unrecognized model in",
         pattern=r"Unrecognized model in (?P<path>\S{1,400})\. Should have a "
-        r"`model_type` key",
+        r"`?model_type`? key",
         build=_config,
         versions="transformers 4.20 to 5.x",
     ),

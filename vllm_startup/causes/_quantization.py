@@ -68,7 +68,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="Quantization method specified in the model config",
         pattern=r"model config\s+\((?P<own>[\w.-]{1,60})\) does not match the quantization\s+method "
         r"specified in the "
-        r"`quantization` argument\s+\((?P<method>[\w.-]{1,60})\)",
+        r"`?quantization`? argument\s+\((?P<method>[\w.-]{1,60})\)",
         build=lambda found: QuantizationMismatch(
             message=f"the checkpoint is quantised with {found.word('own')}, {found.word('method')} was "
             f"asked for",
