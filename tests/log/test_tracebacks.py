@@ -242,10 +242,20 @@ def test_an_old_notebook_s_traceback_names_its_functions() -> None:
         "",
         "=====",
         "    ValueError: echoed",
+        'self.error: str = ""',
     ],
 )
 def test_what_is_no_exception(text: str) -> None:
     assert parse_exception(text, loose=True) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["socket.gaierror", "struct.error", "zlib.error", "socket.timeout", "_c.error"]
+)
+def test_classes_that_begin_small(name: str) -> None:
+    assert said(HEADER, *FRAME, f"{name}: [Errno -2] no") == [[("first", name, "[Errno -2] no")]]
+    alone = said(f"{name}: [Errno -2] no")
+    assert alone == ([] if name == "_c.error" else [[("first", name, "[Errno -2] no")]])
 
 
 def test_a_class_of_a_binding_may_begin_small() -> None:

@@ -195,6 +195,14 @@ def test_a_heartbeat_that_is_told_for_ever_holds_no_stall_off() -> None:
     assert ended(rows)[0] == 601.0
 
 
+def test_requests_that_a_server_logs_hold_no_stall_off() -> None:
+    """Those of a wait for a tier that it never meets, among them."""
+    asked = 'INFO:     127.0.0.1:40000 - "GET /v1/models HTTP/1.1" 200 OK'
+    rows: list[Seen] = [*QUIET, (1, log(engine(LOAD))), (20, log(SERVED))]
+    rows += [(float(at), log(asked)) for at in range(25, 1500, 5)]
+    assert ended(rows, until="model") == (620.0, "stalled")
+
+
 def test_a_bar_that_redraws_the_same_counter_is_no_progress() -> None:
     bar = "Loading safetensors checkpoint shards:  61% Completed | 41/67 [00:10<00:05,  4.10it/s]"
     rows: list[Seen] = [

@@ -132,6 +132,11 @@ def _old_notebook_frame() -> re.Pattern[str]:
 
 
 _CLASSES: Final = ("Error", "Exception")  # bindings' classes may begin small: nixl's nixlBackendError
+# The standard library's classes that begin small; C extensions have "error" of their own.
+_SMALL: Final = frozenset(
+    {"socket.gaierror", "socket.herror", "socket.timeout", "struct.error", "zlib.error", "re.error"}
+    | {"select.error", "shutil.error", "binascii.error", "dbm.error", "curses.error"}
+)
 _SUFFIXES: Final = (
     "Error", "Exception", "Warning", "Interrupt", "Exit", "Iteration", "ExceptionGroup", "Failed",
     "Timeout", "TimeoutExpired", "NotFound", "OutOfResources",
@@ -153,6 +158,8 @@ def parse_exception(text: str, *, loose: bool) -> tuple[str, str] | None:
         return None
     name = found[1].partition("(")[0]
     last = name.rpartition(".")[2]
+    if name in _SMALL or (loose and "." in name and last.endswith("error") and not name.startswith("self.")):
+        return found[1], found[2] or ""
     if not last[:1].isupper() and not ("." in name and (last[:1] == "_" or last.endswith(_CLASSES))):
         return None
     if not (last.endswith(_SUFFIXES) or (loose and "." in name)):

@@ -130,7 +130,9 @@ class Attempt:
         if phase in _SERVER_PHASES or means in _OF_THE_SERVER:
             if role not in _OF_ENGINES and phase is not None:
                 self.advance(phase, at, ground)
-            if means is Means.SERVED and self.told.served_at is None:
+            if means is Means.SERVED:
+                if self.told.served_at is not None:
+                    return  # a server that is up logs each request, our own too: that moves nothing
                 self.told.served_at = at
         elif role not in _OF_SERVERS:
             self._engine_sighted(sighting, at, ground)
