@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from scene import BANNER, INIT, NOON, Seen, core, found, log, opened, server, tree, watch
+from scene import BANNER, INIT, KV, LOAD, NOON, SERVED, Seen, core, found, log, opened, server, tree, watch
 
 from vllm_startup._readings import LogCaughtUp, LogOpened
 
@@ -29,6 +29,32 @@ def test_without_a_time_of_day_stamps_say_nothing() -> None:
     run = watch(history(at("11:59:00"), at("11:59:30", INIT, name="EngineCore", pid=20)))
     assert run.phases["initializing"] == 0.0
     assert run.report.started_at is None
+
+
+BAR = "Loading safetensors checkpoint shards:  50% Completed | 1/2 [00:00<00:00,  2.29it/s]"
+
+
+def test_lines_without_a_stamp_are_of_the_time_of_their_neighbours() -> None:
+    """An import's message comes first, a progress bar in between: neither dates what follows to now."""
+    lines = [
+        "Triton is installed, but doesn't include CPU backend. Disabling Triton.",
+        at("11:59:10"),
+        at("11:59:20", INIT, name="EngineCore", pid=20),
+        at("11:59:30", LOAD, name="EngineCore", pid=20),
+        BAR,
+        at("11:59:50", KV, name="EngineCore", pid=20),
+        SERVED,
+    ]
+    rows = [(0, found(age_s=60.0, started_at=NOON - 60)), *history(*lines)]
+    run = watch(rows, wall=NOON, until_s=5)
+    assert run.phases == {
+        "launching": 0.0,
+        "configuring": 10.0,
+        "initializing": 20.0,
+        "loading_weights": 30.0,
+        "allocating_kv_cache": 50.0,
+        "starting_server": 50.0,
+    }
 
 
 def test_a_stamp_a_moment_ahead_is_now() -> None:

@@ -160,6 +160,7 @@ LITERALS: Final = (
 _QUOTED: Final = (
     r"Worker failed with error '(.*)', please check",
     r'Worker failed with error "(.*)", please check',
+    r"Worker failed with error ['\"](.*)",  # its end is not there
 )
 
 

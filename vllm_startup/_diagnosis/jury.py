@@ -16,6 +16,7 @@ from vllm_startup._diagnosis.candidates import (
     KNOWN_SPOKEN,
     KNOWN_WEAK,
     UNKNOWN_FATAL,
+    UNKNOWN_LOGGED,
     Candidate,
     headed,
     of_inspection,
@@ -130,6 +131,9 @@ class Jury:
             if matched is not None:
                 cause = with_evidence(matched[1], error.full, chain.process, error.line)
                 return Candidate(score=KNOWN_QUOTED, line=error.line, cause=cause)
+            if said.strip():
+                cause = _unclassified(attrs.evolve(error, type="", text=said), chain)
+                return Candidate(score=UNKNOWN_LOGGED, line=error.line, cause=cause)
         return None
 
 

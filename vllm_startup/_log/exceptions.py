@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from functools import cache
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
@@ -70,6 +71,10 @@ class RaisedError:
     def name(self) -> str:
         """The class's name without its module."""
         return self.type.partition("(")[0].rpartition(".")[2]
+
+    def may_be(self, classes: Collection[str]) -> bool:
+        """Whether its class is one of these, by its bare name; the log may end before it names any."""
+        return self.name in classes or (self.broken_off and not self.type)
 
     @property
     def place(self) -> str:

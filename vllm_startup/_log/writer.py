@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # an exception of its own.
 _MAX_MESSAGE_LINES: Final = 60
 _MAX_LINKS: Final = 32
+_SAYS_IT_FIRST: Final = "engine.py:"  # vLLM's V0, until 0.10: the exception's text, then its traceback
 _MAX_ECHO_LINES: Final = 8  # of the source that a frame shows
 
 
@@ -88,8 +89,15 @@ class Writer:
             self.echo.append(text)
 
     def break_off(self) -> None:
-        """Take what the last frame was about to raise for what it raised: the text ends there."""
-        raised = raised_by("\n".join(self.echo)) if self.frames and not self.message else None
+        """Take what the last frame was about to raise, or the record's headline, for what was raised.
+
+        The text ends before it says so.
+        """
+        if self.message:
+            return
+        raised = raised_by("\n".join(self.echo)) if self.frames else None
+        if raised is None and (self.source or "").rpartition("/")[2].startswith(_SAYS_IT_FIRST):
+            raised = ("", self.headline) if self.headline else None
         if raised is not None:
             self.broken_off = True
             self.type, self.text, self.message = raised[0], [raised[1]], True

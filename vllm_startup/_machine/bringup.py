@@ -167,6 +167,7 @@ class Bringup:
     def _log_lines(self, at: float, _probe: str, reading: r.LogLines) -> None:
         if reading.history:
             self._in_history = True
+            self._history.look_ahead(reading.lines, at)
             self.chronicle.hear(reading.lines, lambda line: self._history.when(line, at), history=True)
             self._leave_history()
             self.source.history_at = at

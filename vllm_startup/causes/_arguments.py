@@ -299,10 +299,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.9 to 0.33",
     ),
     CauseRule(
-        literal="Cannot re-initialize CUDA in forked subprocess",
-        build=lambda _: CudaForkReinit(
-            message="CUDA was used before the workers were forked",
-            hint="set VLLM_WORKER_MULTIPROC_METHOD=spawn, and use no CUDA before the engine is made",
+        literal="Cannot re-initialize ",
+        pattern=r"Cannot re-initialize (?P<device>CUDA|NPU|XPU|HPU|MUSA|GCU) in forked subprocess",
+        build=lambda found: CudaForkReinit(
+            message=f"{found.word('device')} was used before the workers were forked",
+            hint=f"set VLLM_WORKER_MULTIPROC_METHOD=spawn, and use no {found.word('device')} before the "
+            "engine is made",
             retryable=False,
         ),
         versions="torch 1.x to 2.9",

@@ -47,6 +47,11 @@ RULES: tuple[CauseRule, ...] = (
         versions="xformers 0.0.16 to 0.0.30",
     ),
     CauseRule(
+        literal="does not support attention logits soft cap",
+        build=_attention,
+        versions="0.5 to 0.12",
+    ),
+    CauseRule(
         literal="FlashAttention only support",
         pattern=r"FlashAttention only supports? \w",
         build=lambda found: attrs.evolve(_attention(found), confidence="likely"),

@@ -200,7 +200,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Hybrid KV cache manager is disabled but failed to convert",
-        build=_connector,
+        build=lambda found: attrs.evolve(_connector(found), confidence="likely"),
         versions="0.10 to 0.25",
     ),
     CauseRule(

@@ -158,6 +158,12 @@ RULES: tuple[CauseRule, ...] = (
         build=_unlinked,
         versions="binutils 2.20 to 2.4x",
     ),
+    CauseRule(
+        literal="Assertion error (",
+        pattern=r"Assertion error \(\S{0,300}/jit/\w{1,60}\.hpp:\d{1,6}\): exit_code == 0",
+        build=_traced,
+        versions="DeepGEMM 2",
+    ),
     CauseRule(literal="Ninja build failed", rank="weak", build=_build, versions="flashinfer 0.2 to 0.6"),
     CauseRule(literal="NVCC compilation failed", rank="weak", build=_build, versions="DeepGEMM 1 to 2"),
     CauseRule(literal="Error building extension", rank="weak", build=_build, versions="torch 1.x to 2.9"),

@@ -119,6 +119,14 @@ RULES: tuple[CauseRule, ...] = (
         versions="torch 2.x",
     ),
     CauseRule(
+        literal="NCCL WARN Cuda failure",
+        rank="generic",
+        build=lambda found: NcclFailed(
+            message=f"a CUDA call of NCCL's failed: {found.said}", confidence="likely", retryable=None
+        ),
+        versions="NCCL 2.18 to 2.27",
+    ),
+    CauseRule(
         literal="Gloo connectFullMesh failed",
         build=lambda _: _gloo("gloo could not connect all processes"),
         versions="torch 2.x",

@@ -111,6 +111,17 @@ RULES: tuple[CauseRule, ...] = (
         versions="Python",
     ),
     CauseRule(
+        literal="Back-off restarting failed container",
+        where="line",
+        rank="weak",
+        build=lambda _: RestartLoop(
+            message="the container ends again and again, and Kubernetes waits before it starts it anew",
+            hint="its own log says why: kubectl logs --previous",
+            confidence="likely",
+        ),
+        versions="Kubernetes 1.16 to 1.34",
+    ),
+    CauseRule(
         literal=" probe, will be restarted",
         pattern=r"Container \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted",
         where="line",
