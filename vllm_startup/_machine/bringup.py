@@ -343,7 +343,11 @@ class Bringup:
     def _foreign(self, at: float, pid: int | None) -> None:
         self.attempt.readiness.owned(foreign=True, pid=pid)
         owner = f"process {pid}, which is not" if pid is not None else "a process outside"
-        self.warn(at, "foreign_server", f"the port belongs to {owner} the watched server")
+        text = (
+            f"the port belongs to {owner} the watched server; if that is a proxy, give no address: the"
+            " server is asked at its own then"
+        )
+        self.warn(at, "foreign_server", text)
 
     # --- the watch -----------------------------------------------------------------------
 

@@ -190,7 +190,7 @@ class Ending:
         if told is not None and told.confidence != "unknown":
             first_word = self._told.root_at
             if killer is None or first_word is None or first_word <= killer[0]:
-                return told
+                return self._naming_who(told)
         quiet = children[0][1] if children and not stopped else None  # a stop ends engines first
         child = killer[1] if killer else quiet
         if child is not None:
@@ -198,6 +198,17 @@ class Ending:
         if self.root is not None and ended and (told is None or self._was_starved(self.root)):
             asked = self._told.diagnosis.stopped if told is None and self.root.code == 0 else None
             return asked or _with_evidence(self._death(self.root), told)
+        return told
+
+    def _naming_who(self, told: Cause) -> Cause:
+        """A crash whose words name no process, with the process that ended by the same signal."""
+        if not isinstance(told, ProcessCrashed) or told.process is not None:
+            return told
+        ended = [child for _, child in self._children] + ([] if self.root is None else [self.root])
+        match [child for child in ended if child.signal == told.signal and child.name]:
+            case [only]:
+                crashed = died(only)
+                return attrs.evolve(crashed, evidence=(*told.evidence, *crashed.evidence))
         return told
 
     def _was_cleared_away(self, child: ProcessExited) -> bool:
@@ -234,9 +245,11 @@ def _first_violent(children: Sequence[tuple[float, ProcessExited]]) -> tuple[flo
     return next(((at, child) for at, child in children if child.signal and at <= latest), None)
 
 
-def _weight(cause: Cause) -> tuple[int, bool]:
-    """How much a cause says: of equal confidence, one that a rule knows says more."""
-    return ("unknown", "likely", "certain").index(cause.confidence), not isinstance(cause, UnclassifiedError)
+def _weight(cause: Cause) -> tuple[int, bool, bool]:
+    """How much a cause says: of equal confidence, one that a rule knows, or that names who crashed."""
+    sure = ("unknown", "likely", "certain").index(cause.confidence)
+    nameless = isinstance(cause, ProcessCrashed) and cause.process is None
+    return sure, not isinstance(cause, UnclassifiedError), not nameless
 
 
 def _may_be_for_memory(reading: ProcessExited) -> bool:

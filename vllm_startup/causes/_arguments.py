@@ -191,6 +191,32 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.7 to 0.33",
     ),
     CauseRule(
+        literal="Reasoning parser '",
+        pattern=r"Reasoning parser '[^'\n]{1,100}' not found",
+        build=lambda found: _argument("--reasoning-parser", found),
+        versions="0.12 to 0.33",
+    ),
+    CauseRule(
+        literal="Unknown level: '",
+        rank="weak",
+        exceptions=("ValueError",),
+        build=lambda found: attrs.evolve(_argument("VLLM_LOGGING_LEVEL", found), confidence="likely"),
+        versions="0.5 to 0.33, Python's logging",
+    ),
+    CauseRule(
+        literal=", line ",
+        pattern=r"in \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,9})",
+        exceptions=("ScannerError", "ParserError", "ComposerError", "ConstructorError", "ReaderError"),
+        build=lambda found: InvalidArguments(
+            message=f"{found.word('path')} is no YAML, in line {found.word('line')}: "
+            + found.said.partition("\n")[0],
+            argument="--config",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="PyYAML 5 to 6",
+    ),
+    CauseRule(
         literal="has not been registered",
         pattern=r"tool_parser:'|reasoning_parser_name='",
         exceptions=("TypeError",),

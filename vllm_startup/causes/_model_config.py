@@ -27,6 +27,15 @@ def _tokenizer(found: Found) -> Cause:
     )
 
 
+def _tokenizer_json(found: Found) -> Cause:
+    return TokenizerInvalid(
+        message=f"one of the tokenizer's JSON files cannot be read: {found.said}",
+        hint="compare tokenizer.json and tokenizer_config.json with the model's own: a download broke off",
+        confidence="likely",
+        retryable=False,
+    )
+
+
 def _processor(found: Found) -> Cause:
     return MultimodalProcessorFailed(
         message=f"the multimodal processor failed: {found.said}", confidence="likely", retryable=False
@@ -127,6 +136,13 @@ RULES: tuple[CauseRule, ...] = (
         literal="position_embedding_type is supported",
         build=_config,
         versions="0.6 to 0.33",
+    ),
+    CauseRule(
+        literal="JSONDecodeError",
+        rank="weak",
+        frame="get_tokenizer",
+        build=_tokenizer_json,
+        versions="0.4 to 0.33",
     ),
     CauseRule(
         literal="Invalid type of HuggingFace processor",

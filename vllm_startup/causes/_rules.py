@@ -199,6 +199,7 @@ FAMILIES: Final = (
     "_architectures",
     "_accelerators",
     "_arguments",
+    "_listening",
     "_parallel",
     "_model_access",
     "_model_support",

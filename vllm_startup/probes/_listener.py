@@ -27,9 +27,11 @@ _ACCEPTS: Final = 0x10000
 """__SO_ACCEPTCON among the flags of ``/proc/net/unix``."""
 
 _FORWARDERS: Final = (
-    *("conmon", "containerd-shim", "docker-proxy", "envoy", "gvproxy", "haproxy", "kube-proxy", "kubectl"),
-    *("nginx", "pasta", "pasta.avx2", "rootlesskit", "rootlessport", "slirp4netns", "socat", "ssh", "sshd"),
-    *("systemd", "systemd-socket-proxyd", "traefik"),
+    *("apache2", "caddy", "cloudflared", "conmon", "containerd-shim", "docker-proxy", "envoy", "gvproxy"),
+    *("haproxy", "httpd", "kong", "kube-proxy", "kubectl", "lighttpd", "linkerd2-proxy", "nginx"),
+    *("oauth2-proxy", "pasta", "pasta.avx2", "pound", "rootlesskit", "rootlessport", "slirp4netns", "socat"),
+    *("ssh", "sshd", "stunnel", "stunnel4", "systemd", "systemd-socket-proxyd", "tailscaled", "traefik"),
+    "varnishd",
 )
 """Programs that listen for a server in another place; ``comm``, cut to 15 characters by the kernel."""
 
