@@ -25,6 +25,7 @@ from scene import (
     found,
     log,
     opened,
+    proc,
     rank,
     server,
     tree,
@@ -101,6 +102,30 @@ def test_an_engine_that_exits_under_a_living_parent_ends_the_start() -> None:
 def test_an_engine_that_ends_after_the_main_process_is_what_followed() -> None:
     run = watch([*START, (5, died(signal=9)), (5.1, died(20, code=0, name="VLLM::EngineCore"))], until_s=60)
     assert (cause(run).kind, cause(run).fields["signal"]) == ("process_killed", 9)
+
+
+def test_a_server_that_ends_under_a_script_is_told_where_no_log_says_why() -> None:
+    rows: list[Seen] = [(0, found()), (0, tree(server(), proc(11, "vllm"))), (9, died(11, "vllm", code=1))]
+    run = watch([*rows, (9, tree(server()))], until_s=60)
+    (warning,) = run.told("warning")
+    assert (warning.code, warning.at) == ("server_ended", 9)
+    assert "process 11 (vllm) ended with status 1" in warning.text
+    run = watch([(0, opened()), *rows], until_s=60)
+    assert not run.told("warning")
+
+
+@pytest.mark.parametrize("signal", [11, 6])
+def test_a_crash_whose_words_name_no_process_is_that_of_the_process_that_ended_so(signal: int) -> None:
+    said = {11: "!!!!!!! Segfault encountered !!!!!!!", 6: "*** SIGABRT received at time=1 on cpu 3 ***"}[
+        signal
+    ]
+    rows: list[Seen] = [*START, (9, log(said)), (9.2, died(30, "VLLM::Worker_TP1", signal=signal))]
+    run = watch([*rows, (9.3, died(20, "VLLM::EngineCore", code=1))], until_s=60)
+    assert (cause(run).kind, cause(run).fields) == (
+        "process_crashed",
+        {"signal": signal, "process": "VLLM::Worker_TP1"},
+    )
+    assert [item.text[:10] for item in cause(run).evidence] == [said[:10], "pid 30 was"]
 
 
 def test_an_engine_that_vanishes_is_told_as_such() -> None:

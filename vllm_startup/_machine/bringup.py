@@ -37,6 +37,7 @@ from vllm_startup._rules import Advance, Progress, Rule
 from vllm_startup._text import described
 from vllm_startup.causes import Cause
 
+_SERVER = "vllm"  # the server's main process, until it takes a title
 _LISTENS_S = 3.0  # uvicorn listens within milliseconds after it said that it is up
 
 
@@ -278,6 +279,12 @@ class Bringup:
         if role_of(known.name) is None and not reading.root:
             known.name = reading.name
         known.exit = reading
+        if not reading.root and reading.code and reading.name == _SERVER and not self.source.opened:
+            text = (
+                f"process {reading.pid} ({reading.name}) ended with status {reading.code}, and what had"
+                " started it goes on; its log would say why: give log="
+            )
+            self.warn(at, "server_ended", text)
         self.attempt.ending.exited(at, reading, counted=self._oom_kills is not None)
 
     def _not_restarted(self, at: float, _probe: str, reading: r.NotRestarted) -> None:

@@ -222,7 +222,7 @@ class Ending:
         return (
             starved(reading, self._starved[1])
             if self._starved and self._was_starved(reading)
-            else died(reading)
+            else died(reading, logged=self._source.opened)
         )
 
     def _was_starved(self, reading: ProcessExited) -> bool:
@@ -267,8 +267,8 @@ def _matters(child: ProcessExited) -> bool:
     return child.signal == SIGKILL or (role_of(child.name) is not None and child.code != 0)
 
 
-def died(reading: ProcessExited) -> Cause:
-    """The cause that a death alone tells."""
+def died(reading: ProcessExited, *, logged: bool = True) -> Cause:
+    """The cause that a death alone tells; ``logged``: whether there is a log that could say more."""
     name, pid, number = reading.name or "process", reading.pid, reading.signal
     evidence = (Evidence(text=_words(reading), process=name),)
     if number is not None and reading.root and number in STOPS:
@@ -283,7 +283,8 @@ def died(reading: ProcessExited) -> Cause:
     if reading.code is None:
         message = f"{name} (pid {pid}) is gone, and nobody can tell how it ended"
         return ProcessVanished(message=message, process=name, pid=pid, evidence=evidence, confidence="likely")
-    message = f"{name} exited with status {reading.code} before the server was ready, and no line says why"
+    why = "no line says why" if logged else "its log would say why: give log="
+    message = f"{name} exited with status {reading.code} before the server was ready, and {why}"
     return ExitedCause(message=message, exit_code=reading.code, evidence=evidence, confidence="unknown")
 
 
