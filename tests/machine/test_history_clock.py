@@ -57,6 +57,13 @@ def test_lines_without_a_stamp_are_of_the_time_of_their_neighbours() -> None:
     }
 
 
+def test_the_progress_of_long_ago_is_told() -> None:
+    run = watch(history(at("11:59:10"), at("11:59:30", LOAD, name="EngineCore", pid=20), BAR), wall=NOON)
+    assert [(event.what, event.done, event.total) for event in run.told("progress")] == [
+        ("checkpoint shards", 1, 2)
+    ]
+
+
 def test_a_stamp_a_moment_ahead_is_now() -> None:
     run = watch(history(at("12:00:01")), wall=NOON)
     assert run.report.started_at == "2026-11-30T12:00:00.000Z"

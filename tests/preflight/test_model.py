@@ -47,7 +47,7 @@ def test_a_path_that_is_not_there(tmp_path: Path, name: str) -> None:
     [found] = check(name, cwd=tmp_path)
     assert isinstance(found, ModelNotFound)
     assert (found.model, found.confidence) == (name, "certain")
-    assert found.hint == "mount or correct the path: it must hold config.json inside the container"
+    assert found.hint == "correct the path: a folder with config.json, in a container as it is mounted there"
 
 
 def test_how_far_a_path_goes_is_told(tmp_path: Path) -> None:

@@ -242,7 +242,7 @@ class Attempt:
 
     def _emit_progress(self, at: float, what: str, done: float | None, total: float | None) -> None:
         complete = done is not None and done == total
-        if not complete and at - self._progress_told.get(what, -_PROGRESS_EVERY_S) < _PROGRESS_EVERY_S:
+        if not complete and at - self._progress_told.get(what, float("-inf")) < _PROGRESS_EVERY_S:
             return
         self._progress_told[what] = at
         event = ProgressSeen(

@@ -204,8 +204,8 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.5 to 0.33, Python's logging",
     ),
     CauseRule(
-        literal=", line ",
-        pattern=r"in \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,9})",
+        literal="yaml.",
+        pattern=r"^yaml\..{1,2000}?in \"(?P<path>[^\"\n]{1,400})\", line (?P<line>\d{1,9})",
         exceptions=("ScannerError", "ParserError", "ComposerError", "ConstructorError", "ReaderError"),
         build=lambda found: InvalidArguments(
             message=f"{found.word('path')} is no YAML, in line {found.word('line')}: "

@@ -89,7 +89,9 @@ def model_not_found(model: str | None, confidence: Confidence = "certain") -> Mo
     local = model is not None and model.startswith(("/", "./", "../", "~"))
     return ModelNotFound(
         message=f"there is no model {model}" if model else "the model's configuration was not found",
-        hint="correct the path: a folder with config.json, in a container as it is mounted there" if local else None,
+        hint="correct the path: a folder with config.json, in a container as it is mounted there"
+        if local
+        else None,
         confidence=confidence if local or model is None else "likely",  # gated models are told so too
         model=model,
         retryable=False,
