@@ -19,6 +19,7 @@ import trustme
 
 from vllm_startup._readings import Answer, Connection, Reading, Tier
 from vllm_startup._redact import redact
+from vllm_startup.probes import _http
 from vllm_startup.probes._health import HealthProbe
 from vllm_startup.probes._http import Response
 from vllm_startup.probes._protocol import Probe
@@ -488,7 +489,23 @@ async def test_a_certificate_that_is_not_trusted_names_verify(tls: Tls) -> None:
         (answer,) = await rounds(probe)
         assert (answer.ok, answer.status) == (False, None)
         assert (answer.detail or "").startswith("the server's certificate is not trusted (")
-        assert (answer.detail or "").endswith("): give its CA as verify=, or verify=False")
+        assert "): give its CA, or leave the check out: verify= (--ca, --" in (answer.detail or "")
+
+
+@pytest.mark.parametrize(
+    ("why", "todo"),
+    [
+        ("certificate has expired", "renew it, or set this machine's clock"),
+        ("certificate is not yet valid", "renew it, or set this machine's clock"),
+        (
+            "Hostname mismatch, certificate is not valid for 'a'.",
+            "name the host in the url as the certificate",
+        ),
+        ("unable to get local issuer certificate", "give its CA"),
+    ],
+)
+def test_a_refused_certificate_says_what_helps(why: str, todo: str) -> None:
+    assert f"({why}): {todo}" in _http._untrusted(why)
 
 
 async def test_a_server_that_wants_a_certificate_is_told(tls: Tls) -> None:

@@ -290,12 +290,24 @@ def _tls_error(error: BaseException | None) -> ssl.SSLError | None:
     return error
 
 
+_TRUST_OPTIONS: Final = "verify= (--ca, --no-verify)"
+
+
+def _untrusted(why: str) -> str:
+    """Why a certificate is refused, and what to do; ``why`` is OpenSSL's word."""
+    said = why.lower()
+    if "expired" in said or "not yet valid" in said:
+        todo = f"renew it, or set this machine's clock; {_TRUST_OPTIONS} can leave the check out"
+    elif "mismatch" in said or "not valid for" in said:
+        todo = f"name the host in the url as the certificate does; {_TRUST_OPTIONS} can leave the check out"
+    else:
+        todo = f"give its CA, or leave the check out: {_TRUST_OPTIONS}"
+    return f"the server's certificate is not trusted ({why}): {todo}"
+
+
 def _tls_detail(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return (
-            f"the server's certificate is not trusted ({error.verify_message}): give its CA as verify=,"
-            " or verify=False"
-        )
+        return _untrusted(error.verify_message)
     reason = (error.reason or str(error)).replace("_", " ").lower()
     if "wrong version number" in reason or "record layer" in reason:
         return "the server speaks no TLS: write http:// instead of https:// in the url"
