@@ -193,3 +193,16 @@ def test_a_server_that_answered_when_the_watch_began_is_told(
     run = watch(rows, until_s=4)
     assert run.report.outcome == "ready"
     assert [w.code for w in run.report.warnings] == ["ready_before_watch"] * warned
+
+
+def test_a_tier_that_is_refused_is_told_at_once() -> None:
+    """A wrong key or model will not come right by waiting, and the limit is minutes away."""
+    refused_for = {"status": 401, "tier": "model", "ok": False}
+    rows: list[Seen] = [(0, found()), (0, tree(server())), (9, listening()), (9, answered())]
+    rows += [(float(at), answered(**refused_for)) for at in range(10, 20)]  # type: ignore[arg-type]
+    run = watch(rows, until_s=30, until="model")
+    assert [(warning.code, warning.at, warning.text) for warning in run.told("warning")] == [
+        ("tier_refused", 10, "tier model: 401")
+    ]
+    rows += [(20, answered(tier="model"))]
+    assert watch(rows, until_s=30, until="model").report.outcome == "ready"

@@ -37,6 +37,7 @@ from vllm_startup._rules import Advance, Progress, Rule
 from vllm_startup._text import described
 from vllm_startup.causes import Cause
 
+_WAITING_HELPS_LITTLE = (200, 401, 403, 404)  # a model that is not served, a key that is wrong
 _SERVER = "vllm"  # the server's main process, until it takes a title
 _LISTENS_S = 3.0  # uvicorn listens within milliseconds after it said that it is up
 
@@ -339,6 +340,8 @@ class Bringup:
         attempt = self.attempt
         if reading.owner == "foreign":
             self._foreign(at, reading.owner_pid)
+        elif reading.tier != "health" and not reading.ok and reading.status in _WAITING_HELPS_LITTLE:
+            self.warn(at, "tier_refused", f"tier {reading.tier}: {reading.detail or reading.status}")
         if attempt.readiness.answered(at, reading):
             self._emit(TierReached(at=at, elapsed_s=attempt.elapsed(at), tier=reading.tier))
         ours = reading.ok or (reading.owner == "tree" and reading.status is not None)
