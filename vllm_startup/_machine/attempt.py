@@ -259,6 +259,10 @@ class Attempt:
             or pid in self.told.banners.values()
         )
 
+    def has_written(self, pid: int) -> bool:
+        """Whether a line of this attempt's names a process as its writer."""
+        return pid in self.names or pid in self.mains
+
     def is_strangers(self, line: Line, at: float, *, starts: bool, history: bool) -> bool:
         """Whether another server wrote the line, beside the watched one, which lives: they share a log.
 

@@ -280,6 +280,9 @@ class Bringup:
         if role_of(known.name) is None and not reading.root:
             known.name = reading.name
         known.exit = reading
+        if not reading.root and self._is_of_an_earlier_start(reading.pid):
+            self.attempt.ending.alive.discard(reading.pid)
+            return
         if not reading.root and reading.code and reading.name == _SERVER and not self.source.opened:
             text = (
                 f"process {reading.pid} ({reading.name}) ended with status {reading.code}, and what had"
@@ -287,6 +290,13 @@ class Bringup:
             )
             self.warn(at, "server_ended", text)
         self.attempt.ending.exited(at, reading, counted=self._oom_kills is not None)
+
+    def _is_of_an_earlier_start(self, pid: int) -> bool:
+        """Whether a process is left over from a start before, by the same script."""
+        attempt, earlier = self.attempt, self.chronicle.attempts[:-1]
+        if attempt.pid is not None or attempt.has_written(pid):
+            return False
+        return any(each.has_written(pid) for each in earlier)
 
     def _not_restarted(self, at: float, _probe: str, reading: r.NotRestarted) -> None:
         self.given_up = True
