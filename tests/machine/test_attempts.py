@@ -536,16 +536,17 @@ def test_requests_of_a_server_before_are_passed_over_once_it_is_known_to_have_se
     assert len(looks) < 10
 
 
-@pytest.mark.parametrize("end", [{"code": 1}, {"signal": 9}], ids=str)
-def test_what_a_start_before_has_left_behind_may_end_when_it_likes(end: dict[str, int]) -> None:
+@pytest.mark.parametrize("end", [{"code": 0}, {"code": 1}, {"signal": 9}], ids=str)
+@pytest.mark.parametrize("wrote", [True, False], ids=["wrote", "only seen"])
+def test_what_a_start_before_has_left_behind_may_end_when_it_likes(
+    *, wrote: bool, end: dict[str, int]
+) -> None:
     """A script starts the server again while a worker of the first start is still there."""
-    shell, first, second = proc(10, "sh"), (11, 20, 30), (12, 21, 31)
-    said = [
-        [api(BANNER, pid=main), engine(INIT, pid=core_pid), worker(LOAD, pid=worker_pid)]
-        for main, core_pid, worker_pid in (first, second)
-    ]
-    rows: list[Seen] = [(0, opened()), (0, found()), (0, log(*said[0], history=True)), (0.1, LogCaughtUp())]
-    rows += [(1, log(*said[1])), (1, tree(shell, proc(12, "vllm"), proc(30, "VLLM::Worker", ppid=1)))]
+    shell, left = proc(10, "sh"), proc(30, "VLLM::Worker", ppid=1)
+    first = [api(BANNER, pid=11), engine(INIT, pid=20), worker(LOAD, pid=30 if wrote else 29)]
+    second = [api(BANNER, pid=12), engine(INIT, pid=21), worker(LOAD, pid=31)]
+    rows: list[Seen] = [(0, opened()), (0, found()), (0, log(*first, history=True)), (0.1, LogCaughtUp())]
+    rows += [(0.2, tree(shell, left)), (1, log(*second)), (1, tree(shell, proc(12, "vllm"), left))]
     rows += [(5, died(30, "VLLM::Worker", **end)), (9, answered())]
     run = watch(rows, until_s=60)
     assert run.report.outcome == "ready"

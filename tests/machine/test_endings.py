@@ -99,6 +99,15 @@ def test_an_engine_that_exits_under_a_living_parent_ends_the_start() -> None:
     assert ended_at(run) == 20.0
 
 
+@pytest.mark.parametrize("first", [START, [(0, found()), (0, tree(server(), core()))]], ids=["log", "no log"])
+def test_an_engine_that_ends_without_a_word_follows_a_main_process_that_was_killed(first: list[Seen]) -> None:
+    """Whose end the kernel tells first is chance."""
+    run = watch([*first, (5, died(20, code=0, name="VLLM::EngineCore")), (5.02, died(signal=9))], until_s=60)
+    assert (cause(run).kind, cause(run).fields) == ("process_killed", {"signal": 9, "process": "vllm"})
+    run = watch([*first, (5, died(20, code=0, name="VLLM::EngineCore")), (6.5, died(signal=9))], until_s=60)
+    assert cause(run).kind == "process_exited"
+
+
 def test_an_engine_that_ends_after_the_main_process_is_what_followed() -> None:
     run = watch([*START, (5, died(signal=9)), (5.1, died(20, code=0, name="VLLM::EngineCore"))], until_s=60)
     assert (cause(run).kind, cause(run).fields["signal"]) == ("process_killed", 9)

@@ -263,7 +263,7 @@ async def test_a_name_keeps_its_host_header_and_its_root() -> None:
         (
             b"HTTP/1.1 401 U\r\nContent-Length: 0\r\n\r\n",
             401,
-            "HTTP 401; the key of the server goes into api_key",
+            "HTTP 401; its key goes into api_key (--api-key-file)",
         ),
         (b"HTTP/1.1 204 No Content\r\n\r\n", 204, "HTTP 204"),
     ],
@@ -642,9 +642,9 @@ async def test_a_round_ends_at_the_first_tier_that_is_not_met() -> None:
             None,
             (401, {"error": "Unauthorized"}),
             False,
-            'HTTP 401: \'{"error":"Unauthorized"}\'; the key of the server goes into api_key',
+            'HTTP 401: \'{"error":"Unauthorized"}\'; its key goes into api_key (--api-key-file)',
         ),
-        (None, (403, None), False, "HTTP 403; the key of the server goes into api_key"),
+        (None, (403, None), False, "HTTP 403; its key goes into api_key (--api-key-file)"),
     ],
 )
 async def test_the_tier_model(
@@ -713,7 +713,7 @@ async def test_a_server_without_any_task() -> None:
     ("reply", "detail"),
     [
         ((500, {"error": "boom"}), 'completion: HTTP 500: \'{"error":"boom"}\''),
-        ((401, None), "completion: HTTP 401; the key of the server goes into api_key"),
+        ((401, None), "completion: HTTP 401; its key goes into api_key (--api-key-file)"),
         ((200, {"choices": []}), "completion gave no choices: '{\"choices\":[]}'"),
         ((200, "x"), "completion gave no choices: '\"x\"'"),
     ],
@@ -783,7 +783,8 @@ async def test_the_key_is_sent_and_told_to_nobody_else(caplog: pytest.LogCapture
     answers = await ask(vllm, "model", api_key=KEY)
     assert vllm.keys == [f"Bearer {KEY}"] * 2
     assert (
-        answers[1].detail == 'HTTP 403: \'{"error":"bad key ***"}\'; the key of the server goes into api_key'
+        answers[1].detail
+        == 'HTTP 403: \'{"error":"bad key ***"}\'; its key goes into api_key (--api-key-file)'
     )
     assert KEY not in repr(answers) + caplog.text + repr(HealthProbe("http://h", api_key=KEY))
 

@@ -382,10 +382,15 @@ class Attempt:
         self.began_at = began_at
         self.course.date(began_at)
 
-    def take_sight(self, other: Attempt) -> None:
-        """Take over what probes see of the live process, which turned out to be this attempt's."""
+    def take_sight(self, other: Attempt, *, deaths: bool) -> None:
+        """Take over what probes see of the live process, which turned out to be this attempt's.
+
+        Args:
+            other: The attempt that it was taken for.
+            deaths: Whether those of its engines and workers are this attempt's as well.
+        """
         self.signs, self.activity, self.readiness = other.signs, other.activity, other.readiness
-        self.ending.take_deaths(other.ending)
+        self.ending.take_deaths(other.ending, of_children=deaths)
         self.processes, other.processes = other.processes, {}
         self.signs.forget_log()
         self.readiness.forget_log()

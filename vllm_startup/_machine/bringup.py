@@ -56,6 +56,7 @@ class Bringup:
         self._in_history = False
         self._held: list[Event] = []  # what an attempt of the past did is no news
         self._work_probes: set[str] = set()
+        self._first_seen: dict[int, float] = {}
         self._bound: r.ProcessFound | None = None
         self._tree: r.ProcessTree | None = None
         self._lives = Lives()
@@ -125,7 +126,7 @@ class Bringup:
         if self._in_history:
             self._held.clear()
         if self._in_history or new.told.strangers:
-            new.take_sight(old)
+            new.take_sight(old, deaths=self._in_history)
         self.close(old, at, *self._judged(old))
 
     def _judged(self, old: Attempt) -> tuple[Outcome, Cause | None]:
@@ -236,6 +237,7 @@ class Bringup:
 
     def _process_found(self, at: float, probe: str, reading: r.ProcessFound) -> None:
         self._bound = reading
+        self._first_seen.clear()
         dead = self.attempt.ending.root_at is not None  # nobody had found its process in time
         if self.attempt.pid is not None or dead:  # else its banner was read before its process was found
             self.chronicle.begin(at - (reading.age_s or 0.0))
@@ -261,6 +263,7 @@ class Bringup:
         known_stopped = set(attempt.activity.suspended)
         attempt.activity.tree(at, reading, joining=attempt.engines.joining)
         for sample in reading.processes:
+            self._first_seen.setdefault(sample.pid, at)
             attempt.engines.appear(sample.pid, sample.ppid, sample.name)
             if role_of(sample.name) is not None or sample.pid == reading.root:
                 attempt.processes.setdefault(
@@ -280,7 +283,9 @@ class Bringup:
         if role_of(known.name) is None and not reading.root:
             known.name = reading.name
         known.exit = reading
-        if not reading.root and self._is_of_an_earlier_start(reading.pid):
+        left_over = not reading.root and self._is_left_over(reading.pid)
+        self._first_seen.pop(reading.pid, None)
+        if left_over:
             self.attempt.ending.alive.discard(reading.pid)
             return
         if not reading.root and reading.code and reading.name == _SERVER and not self.source.opened:
@@ -291,12 +296,18 @@ class Bringup:
             self.warn(at, "server_ended", text)
         self.attempt.ending.exited(at, reading, counted=self._oom_kills is not None)
 
-    def _is_of_an_earlier_start(self, pid: int) -> bool:
-        """Whether a process is left over from a start before, by the same script."""
-        attempt, earlier = self.attempt, self.chronicle.attempts[:-1]
-        if attempt.pid is not None or attempt.has_written(pid):
+    def _is_left_over(self, pid: int) -> bool:
+        """Whether a process is of a start before, which the same script has made.
+
+        A container's pids begin anew with each start of it: there its main process has the same again.
+        """
+        attempt = self.attempt
+        earlier = [each for each in self.chronicle.attempts[:-1] if each.mains.isdisjoint(attempt.mains)]
+        if not earlier or attempt.has_written(pid):
             return False
-        return any(each.has_written(pid) for each in earlier)
+        seen_at, spoke_at = self._first_seen.get(pid), attempt.told.first_at
+        before = seen_at is not None and spoke_at is not None and seen_at < spoke_at
+        return before or any(each.has_written(pid) for each in earlier)
 
     def _not_restarted(self, at: float, _probe: str, reading: r.NotRestarted) -> None:
         self.given_up = True

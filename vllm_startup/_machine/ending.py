@@ -34,6 +34,7 @@ _STARVED_WITHIN_S = 2.0  # the counter is looked at every second and at a death,
 _COUNT_S = 0.01  # a death wakes the probe of the count, which the kernel raises before it kills
 _MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
 _TOGETHER_S = 1.0  # deaths so close may be told in another order; vLLM kills what is left seconds later
+_FOLLOWS_S = 0.1  # what ends without a word may only follow its parent, whose end is told a moment later
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
 
@@ -71,10 +72,10 @@ class Ending:
         """Note that the kernel has killed a process of the server's control group for memory."""
         self._starved = (at, limit_bytes)
 
-    def take_deaths(self, other: Ending) -> None:
+    def take_deaths(self, other: Ending, *, of_children: bool) -> None:
         """Take over what was seen of processes that turned out to be this attempt's."""
         self.root, self.root_at, self.alive = other.root, other.root_at, other.alive
-        self._children, self._count_due = other._children, other._count_due
+        self._children, self._count_due = other._children if of_children else [], other._count_due
         other.root = other.root_at = None
         other.alive, other._children = set(), []
 
@@ -117,7 +118,8 @@ class Ending:
             return None
         source, died_at = self._source, self._children[0][0]
         if not source.opened or source.ended:
-            silent_at = died_at
+            quiet = all(child.signal is None for _, child in self._children)
+            silent_at = died_at + (_FOLLOWS_S if quiet else 0.0)
         elif source.behind:
             silent_at = self._read_at(died_at) + STREAM_LIMIT_S
         else:
@@ -191,7 +193,8 @@ class Ending:
             first_word = self._told.root_at
             if killer is None or first_word is None or first_word <= killer[0]:
                 return self._naming_who(told)
-        quiet = children[0][1] if children and not stopped else None  # a stop ends engines first
+        followed = stopped or self._followed(children)  # a stop ends engines first
+        quiet = children[0][1] if children and not followed else None
         child = killer[1] if killer else quiet
         if child is not None:
             return _with_evidence(self._death(child), told)
@@ -199,6 +202,12 @@ class Ending:
             asked = self._told.diagnosis.stopped if told is None and self.root.code == 0 else None
             return asked or _with_evidence(self._death(self.root), told)
         return told
+
+    def _followed(self, children: Sequence[tuple[float, ProcessExited]]) -> bool:
+        """Whether the first deaths are of processes that end with a main process which was killed."""
+        if self.root is None or self.root_at is None or not self.root.signal or not children:
+            return False
+        return self.root_at - children[0][0] <= _FOLLOWS_S
 
     def _naming_who(self, told: Cause) -> Cause:
         """A crash whose words name no process, with the process that ended by the same signal."""

@@ -93,7 +93,7 @@ def _serving_cause(attempt: Attempt) -> Cause | None:
     if readiness.foreign:
         owner = f"process {readiness.foreign_pid}" if readiness.foreign_pid is not None else "a process"
         text = f"the port belongs to {owner} that is not of the watched server"
-        hint = "end what has the port, or give no address: the server is asked at its own then"
+        hint = "behind a proxy give no address, so that the server is asked at its own; else end that process"
         return ForeignServer(message=text, pid=readiness.foreign_pid, hint=hint)
     if readiness.missed and attempt.signs.listening_since is None:
         text = "the server failed again before it was stable: nothing listens any more"

@@ -145,5 +145,5 @@ def http_detail(answer: Response) -> str:
     body = snippet(answer)
     text = f"HTTP {answer.status}: {body}" if body else f"HTTP {answer.status}"
     if answer.status in (401, 403):
-        return f"{text}; the key of the server goes into api_key"
+        return f"{text}; its key goes into api_key (--api-key-file)"
     return text
