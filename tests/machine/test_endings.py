@@ -504,6 +504,15 @@ def test_a_kill_waits_for_the_count_of_kills_for_memory_where_no_log_is_waited_f
     assert found_at(quiet)[0] <= 9.05
 
 
+@pytest.mark.parametrize("code", ["-9", "None"])
+def test_a_starved_worker_whose_exit_code_the_log_tells_is_starved_all_the_same(code: str) -> None:
+    said = engine(f"Worker proc VllmWorker-0 died unexpectedly (exit code: {code}), shutting down executor.")
+    rows: list[Seen] = [*START, (2, MemoryEvents(oom_kills=0, limit_bytes=8 << 30))]
+    rows += [(8.9, MemoryEvents(oom_kills=1, limit_bytes=8 << 30))]
+    rows += [(9, died(30, "VLLM::Worker_TP0", signal=9)), (9.004, log(said))]
+    assert cause(watch(rows, until_s=60)).kind == "host_out_of_memory"
+
+
 def test_a_kill_long_before_or_a_crash_is_not_for_memory() -> None:
     early = (2, MemoryEvents(oom_kills=3)), (3, MemoryEvents(oom_kills=4))
     rows: list[Seen] = [*START, *early, (9, died(30, "VLLM::Worker_TP0", signal=9))]

@@ -5,7 +5,23 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
-from scene import BANNER, INIT, KV, LOAD, NOON, SERVED, Seen, core, found, log, opened, server, tree, watch
+from scene import (
+    BANNER,
+    INIT,
+    KV,
+    LOAD,
+    NOON,
+    ROUTES,
+    SERVED,
+    Seen,
+    core,
+    found,
+    log,
+    opened,
+    server,
+    tree,
+    watch,
+)
 
 from vllm_startup._readings import LogCaughtUp, LogOpened
 
@@ -62,6 +78,15 @@ def test_the_progress_of_long_ago_is_told() -> None:
     assert [(event.what, event.done, event.total) for event in run.told("progress")] == [
         ("checkpoint shards", 1, 2)
     ]
+
+
+def test_a_start_that_was_ready_took_as_long_as_it_took() -> None:
+    """Not until the next one began, days later."""
+    first = [at("11:00:00"), at("11:00:20", INIT, name="EngineCore", pid=20), at("11:00:30", ROUTES), SERVED]
+    second = [at("11:59:00", pid=11)]
+    run = watch([(0, opened()), (0, log(*first, *second, history=True))], wall=NOON)
+    attempt = run.report.attempts[0]
+    assert (attempt.outcome, attempt.phase, attempt.duration_s) == ("ready", "ready", 30.0)
 
 
 def test_a_stamp_a_moment_ahead_is_now() -> None:

@@ -127,7 +127,9 @@ class Bringup:
             self._held.clear()
         if self._in_history or new.told.strangers:
             new.take_sight(old, deaths=self._in_history)
-        self.close(old, at, *self._judged(old))
+        outcome, cause = self._judged(old)
+        served_at = old.told.served_at
+        self.close(old, at if outcome != "ready" or served_at is None else served_at, outcome, cause)
 
     def _judged(self, old: Attempt) -> tuple[Outcome, Cause | None]:
         """How an attempt ended that another one follows."""

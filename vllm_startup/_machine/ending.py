@@ -189,7 +189,8 @@ class Ending:
         children = [(at, child) for at, child in self._children if not self._was_cleared_away(child)]
         killer = _first_violent(children)
         stopped = self.root is not None and self.root.signal in STOPS
-        if told is not None and told.confidence != "unknown":
+        starved = killer is not None and isinstance(told, ProcessKilled) and self._was_starved(killer[1])
+        if told is not None and told.confidence != "unknown" and not starved:
             first_word = self._told.root_at
             if killer is None or first_word is None or first_word <= killer[0]:
                 return self._naming_who(told)

@@ -105,7 +105,7 @@ def _attempts(machine: StartupMachine, now: float) -> list[AttemptReport]:
                 started_at=_wall(machine, attempt),
                 duration_s=max(0.0, attempt.elapsed(result.at)),
                 outcome=result.outcome,
-                phase=attempt.course.phase,
+                phase=Phase.READY if result.outcome == "ready" else attempt.course.phase,
                 cause=number_evidence(result.cause, attempt.number),
                 exit=_exit_of(attempt),
             )

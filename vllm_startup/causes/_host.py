@@ -209,8 +209,8 @@ def _cpu(found: Found) -> Cause:
 
 def _no_threads(_: Found) -> Cause:
     return CpuResourceInsufficient(
-        message="the process may not start any more threads: a limit of processes was reached",
-        hint="raise it (ulimit -u, docker: --pids-limit, systemd: TasksMax=), or set OMP_NUM_THREADS=1",
+        message="the process may not start any more threads: a limit of processes or of memory was reached",
+        hint="raise it (ulimit -u and -v, docker: --pids-limit, systemd: TasksMax=), or OMP_NUM_THREADS=1",
         confidence="likely",
         retryable=False,
     )

@@ -79,7 +79,11 @@ def _missing(library: str) -> SharedLibraryMissing:
 
 
 def _unloadable(found: Found) -> Cause:
-    return _missing(found.word("library") or "")
+    cause = _missing(found.word("library") or "")
+    if "failed to map" not in found.text:
+        return cause
+    hint = "it is there: look for a file system mounted noexec, or a limit of the address space (ulimit -v)"
+    return attrs.evolve(cause, hint=hint)
 
 
 def _bitsandbytes(symbol: str | None) -> Cause:
