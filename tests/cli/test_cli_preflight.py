@@ -228,8 +228,8 @@ async def test_run_starts_nothing_that_fails_for_certain(tmp_path: Path) -> None
     assert result.err.endswith("  It was not started; run without --preflight starts it all the same.\n")
     assert not told.exists()
     assert log.read_text() == (
-        "model_not_found: there is no model /models/gone Hint: mount or correct the path: it must hold"
-        " config.json inside the container\n"
+        "model_not_found: there is no model /models/gone Hint: correct the path: a folder with"
+        " config.json, in a container as it is mounted there\n"
     )
 
 
