@@ -120,6 +120,12 @@ def _argument(argument: str | None, found: Found) -> Cause:
     return InvalidArguments(message=said, argument=argument, retryable=False)
 
 
+def _of_pydantic(found: Found) -> Cause:
+    cause = _argument(found.word("argument"), found)
+    # What is too much may stand in a file of the model's as well.
+    return attrs.evolve(cause, confidence="likely") if found.word("what") == "Extra inputs" else cause
+
+
 def _too_long(found: Found) -> Cause:
     requested, allowed = found.number("requested"), found.number("allowed")
     return MaxModelLenTooLarge(
@@ -256,10 +262,10 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="validation error",
-        pattern=r"validation errors? for \w*(?:Config|Args)\n(?P<argument>[\w.]{1,80})\n  "
-        r"(?P<what>Input should be|"
-        r"Unexpected keyword|Extra inputs|Field required)",
-        build=lambda found: _argument(found.word("argument"), found),
+        pattern=r"validation errors? for \w*(?:Config|Args)\n"
+        r"(?P<argument>(?!scale_dtype|zp_dtype)[\w.]{1,80})\n  "
+        r"(?P<what>Input should be|Unexpected keyword|Extra inputs|Field required)",
+        build=_of_pydantic,
         versions="0.9 to 0.33, pydantic 2",
     ),
     CauseRule(

@@ -166,7 +166,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.5.1 to 0.5.5",
     ),
     CauseRule(literal="Device string must not be empty", build=_none_visible, versions="0.8 to 0.11"),
-    CauseRule(literal="Current node has no GPU available", build=_none_visible, versions="0.6 to 0.33, Ray"),
+    CauseRule(
+        literal="Current node has no ",
+        pattern=r"Current node has no [A-Z]{2,8} available",
+        build=_none_visible,
+        versions="0.6 to 0.33, Ray",
+    ),
     CauseRule(
         literal="CUDA driver initialization failed, you might not have a CUDA gpu",
         build=lambda found: attrs.evolve(_none_visible(found), confidence="likely"),

@@ -145,6 +145,17 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.4 to 0.33",
     ),
     CauseRule(
+        literal="validation error",
+        pattern=r"(?:scale|zp)_dtype\n {1,4}Extra inputs are not permitted",
+        build=lambda _: ModelConfigInvalid(
+            message="the checkpoint's quantization has fields that this compressed-tensors does not know",
+            hint="upgrade vLLM together with compressed-tensors: pip install -U vllm",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="compressed-tensors 0.12 to 0.13, pydantic 2",
+    ),
+    CauseRule(
         literal="Invalid type of HuggingFace processor",
         build=_processor,
         versions="0.7 to 0.33",
