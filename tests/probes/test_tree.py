@@ -121,8 +121,8 @@ async def test_the_first_scan_shows_the_whole_tree(system: Callable[[], System])
     assert all(abs(each.started_at - time.time()) < 60 for each in found.values())
 
 
-def _read(found: dict[int, ProcessSample]) -> list[int | None]:
-    return [each.read_bytes for each in found.values()]
+def _done(found: dict[int, ProcessSample]) -> list[tuple[float, int | None]]:
+    return [(each.cpu_s, each.read_bytes) for each in found.values()]
 
 
 @linux
@@ -134,7 +134,7 @@ async def test_both_sources_see_the_same() -> None:
         ):
             while True:
                 mine, others, again = await scan(ours), await scan(theirs), await scan(ours)
-                if _read(mine) == _read(again):  # else one of them is still starting
+                if _done(mine) == _done(again):  # else one of them is still starting
                     break
     for pid, sample in mine.items():
         other = others[pid]
