@@ -17,6 +17,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import attrs
 
+from vllm_startup._diagnosis.evidence import at_most_likely
 from vllm_startup._events import Outcome
 from vllm_startup._log.lines import Line, LineReader
 from vllm_startup._log.markers import MARKERS, Means, sight
@@ -292,9 +293,7 @@ def _is_excerpt(attempt: Attempt) -> bool:
 
 def _as_last_words(cause: Cause | None) -> Cause | None:
     """A cause with which an excerpt ends: nothing says that the start ended, and nothing else followed."""
-    if cause is None or cause.confidence != "certain":
-        return cause
-    return attrs.evolve(cause, confidence="likely")
+    return None if cause is None else at_most_likely(cause)
 
 
 def _is_fixed(attempt: Attempt, witness: _Witness, cause: Cause | None) -> bool:

@@ -28,3 +28,8 @@ def with_evidence(cause: Cause, text: str, process: str | None, line: int) -> Ca
     """A cause with a line that it rests on, put before those it has."""
     evidence = Evidence(text=clean(text), process=process, line=line or None)
     return attrs.evolve(cause, evidence=(evidence, *cause.evidence), message=clean(cause.message))
+
+
+def at_most_likely(cause: Cause) -> Cause:
+    """A cause whose words do not prove it: not more than ``likely``."""
+    return attrs.evolve(cause, confidence="likely") if cause.confidence == "certain" else cause

@@ -24,7 +24,7 @@ from vllm_startup._diagnosis.candidates import (
     weigh_known,
     weigh_unknown,
 )
-from vllm_startup._diagnosis.evidence import clean, with_evidence
+from vllm_startup._diagnosis.evidence import at_most_likely, clean, with_evidence
 from vllm_startup._diagnosis.tone import HARMLESS_LEVELS
 from vllm_startup._log.exceptions import MAX_TEXT, RaisedChain, RaisedError, carried
 from vllm_startup.causes._rules import RANKS, CauseRule
@@ -67,9 +67,7 @@ class Jury:
         known = self._rules.of_error(RaisedError(type="", text=line.message.strip()[:MAX_TEXT]))
         if known is None:
             return None
-        cause = with_evidence(known[1], line.message, line.process, line.number)
-        if cause.confidence == "certain":
-            cause = attrs.evolve(cause, confidence="likely")
+        cause = at_most_likely(with_evidence(known[1], line.message, line.process, line.number))
         return Candidate(score=KNOWN_SPOKEN, line=line.number, cause=cause)
 
     def _known(self, chain: RaisedChain) -> Candidate | None:
@@ -90,8 +88,8 @@ class Jury:
         if best is None:
             return None
         _, rule, error, cause = best
-        if error.broken_off and cause.confidence == "certain":
-            cause = attrs.evolve(cause, confidence="likely")
+        if error.broken_off:
+            cause = at_most_likely(cause)
         score = KNOWN_WEAK if rule.rank == "weak" else weigh_known(chain)
         if cause.kind == _SHUTDOWN:  # what failed before it may be why somebody stopped it
             score = min(score, UNKNOWN_FATAL)
