@@ -148,19 +148,12 @@ class CauseRule:
         if self.frame is not None and (error is None or self.frame not in error.functions):
             return None
         found = None
-        if self.pattern is not None and (found := self._search(searched)) is None:
+        if self.pattern is not None and (found := compiled(self.pattern).search(searched)) is None:
             return None
         cause = self.build(Found(text, found, error, line))
         if cause is not None and self.where == "place":
             return attrs.evolve(cause, confidence="likely")
         return cause
-
-    def _search(self, text: str) -> re.Match[str] | None:
-        """Where the pattern is, also in a text that somebody has wrapped."""
-        assert self.pattern is not None
-        pattern = compiled(self.pattern)
-        found = pattern.search(text)
-        return pattern.search(" ".join(text.split())) if found is None and "\n" in text else found
 
 
 def place_rule(

@@ -36,19 +36,9 @@ class RuleSet:
         )
 
     def of_error(self, error: RaisedError) -> tuple[CauseRule, Cause] | None:
-        """The most telling rule's word on an exception; of equals, the first's.
-
-        A text that no rule knows is tried again as one line: it may have been wrapped, between
-        words or at a column.
-        """
-        text = error.full
-        found = self._ask(text, error)
-        if found is None and "\n" in text:
-            found = self._ask(" ".join(text.split()), error) or self._ask(text.replace("\n", ""), error)
-        return found
-
-    def _ask(self, text: str, error: RaisedError) -> tuple[CauseRule, Cause] | None:
-        numbers = set(self._errors.find(text))
+        """The most telling rule's word on an exception; of equals, the first's."""
+        texts = _as_written(error.full)
+        numbers = {n for text in texts for n in self._errors.find(text)}
         for function in error.functions:
             numbers.update(self._frames.get(function, ()))
         place = error.place
@@ -58,10 +48,18 @@ class RuleSet:
             rule = self._rules[n]
             if best is not None and RANKS[rule.rank] <= RANKS[best[0].rank]:
                 continue
-            cause = rule.match(text, error=error)
+            causes = (rule.match(text, error=error) for text in texts)
+            cause = next((cause for cause in causes if cause is not None), None)
             if cause is not None:
                 best = (rule, cause)
         return best
+
+
+def _as_written(text: str) -> tuple[str, ...]:
+    """A text, and what it was before it was wrapped, if it was: between words, or at a column."""
+    if "\n" not in text:
+        return (text,)
+    return text, " ".join(text.split()), text.replace("\n", "")
 
 
 @cache
