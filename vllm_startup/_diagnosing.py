@@ -239,7 +239,7 @@ class _Reading:
         """Say so where no line told anything of a start."""
         bringup = self._machine.bringup
         told = attempt.course.spans or attempt.facts or attempt.activity.newest != self._untold
-        if told or bringup.warnings or len(bringup.chronicle.attempts) > 1:
+        if told or bringup.notices.warnings or len(bringup.chronicle.attempts) > 1:
             return
         count = self._lines
         read = f"{count} line{'s' if count > 1 else ''} read" if count else "it is empty"

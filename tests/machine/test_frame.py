@@ -85,7 +85,7 @@ def test_what_several_probes_meet_together_is_told_once() -> None:
         ("probe_recovered", 5),
         ("probe_broken", 6),
     ]
-    assert set(machine.bringup.broken) == {"gpu", "log"}
+    assert set(machine.bringup.notices.broken) == {"gpu", "log"}
 
 
 def test_a_note_is_told_once() -> None:

@@ -15,10 +15,7 @@ from vllm_startup._events import (
     AttemptStarted,
     Event,
     Outcome,
-    ProbeBroke,
-    ProbeRecovered,
     TierReached,
-    Warned,
 )
 from vllm_startup._log.lines import Line
 from vllm_startup._machine.attempt import Attempt, Process
@@ -27,10 +24,11 @@ from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
 from vllm_startup._machine.history import HistoryClock
 from vllm_startup._machine.lives import Lives
+from vllm_startup._machine.notices import Notices
 from vllm_startup._machine.readiness import NOT_HERE
 from vllm_startup._machine.terms import Terms
 from vllm_startup._machine.told import Source
-from vllm_startup._machine.whose import has_failed, is_of_the_past, overtaken
+from vllm_startup._machine.whose import has_failed, is_left_over, is_of_the_past, overtaken
 from vllm_startup._phases import Phase
 from vllm_startup._roles import Role, role_of
 from vllm_startup._rules import Advance, Progress, Rule
@@ -48,9 +46,7 @@ class Bringup:
     def __init__(self, terms: Terms, history: HistoryClock, emit: Callable[[Event], None]) -> None:
         self.terms = terms
         self.source = Source(since=history.called_at)
-        self.broken: dict[str, str] = {}
-        self._untold: set[str] = set()  # broken by what was told of another one
-        self.warnings: dict[tuple[str, str], None] = {}
+        self.notices = Notices(self._emit, lambda at: self.attempt.elapsed(at))
         self._history = history
         self._sink = emit
         self._in_history = False
@@ -77,7 +73,7 @@ class Bringup:
     @property
     def armed(self) -> bool:
         """Whether a probe works that sees silent work."""
-        return bool(self._work_probes - self.broken.keys())
+        return bool(self._work_probes - self.notices.broken.keys())
 
     @property
     def fallen_at(self) -> float | None:
@@ -93,10 +89,7 @@ class Bringup:
 
     def warn(self, at: float, code: str, text: str) -> None:
         """Tell something once that does not end the wait."""
-        text = clean(text)
-        if (code, text) not in self.warnings:
-            self.warnings[code, text] = None
-            self._emit(Warned(at=at, elapsed_s=self.attempt.elapsed(at), code=code, text=text))
+        self.notices.warn(at, code, text)
 
     def take(self, at: float, probe: str, reading: r.Reading) -> None:
         """Fold in a reading."""
@@ -285,9 +278,8 @@ class Bringup:
         if role_of(known.name) is None and not reading.root:
             known.name = reading.name
         known.exit = reading
-        left_over = not reading.root and self._is_left_over(reading.pid)
-        self._first_seen.pop(reading.pid, None)
-        if left_over:
+        seen_at = self._first_seen.pop(reading.pid, None)
+        if not reading.root and is_left_over(reading.pid, seen_at, self.chronicle.attempts):
             self.attempt.ending.alive.discard(reading.pid)
             return
         if not reading.root and reading.code and reading.name == _SERVER and not self.source.opened:
@@ -297,19 +289,6 @@ class Bringup:
             )
             self.warn(at, "server_ended", text)
         self.attempt.ending.exited(at, reading, counted=self._oom_kills is not None)
-
-    def _is_left_over(self, pid: int) -> bool:
-        """Whether a process is of a start before, which the same script has made.
-
-        A container's pids begin anew with each start of it: there its main process has the same again.
-        """
-        attempt = self.attempt
-        earlier = [each for each in self.chronicle.attempts[:-1] if each.mains.isdisjoint(attempt.mains)]
-        if not earlier or attempt.has_written(pid):
-            return False
-        seen_at, spoke_at = self._first_seen.get(pid), attempt.told.first_at
-        before = seen_at is not None and spoke_at is not None and seen_at < spoke_at
-        return before or any(each.has_written(pid) for each in earlier)
 
     def _not_restarted(self, at: float, _probe: str, reading: r.NotRestarted) -> None:
         self.given_up = True
@@ -385,26 +364,12 @@ class Bringup:
     # --- the watch -----------------------------------------------------------------------
 
     def _probe_broken(self, at: float, probe: str, reading: r.ProbeBroken) -> None:
-        if probe in self.broken:
-            return
-        error = clean(reading.error)
-        shared = error in self.broken.values()  # such as a lost connection, which all of them go over
-        self.broken[probe] = error
-        if shared:
-            self._untold.add(probe)
-            return
-        self.warnings["probe_broken", f"probe {probe}: {error}"] = None
-        self._emit(ProbeBroke(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe, error=error))
+        self.notices.broke(at, probe, reading.error)
 
     def _probe_recovered(self, at: float, probe: str, _reading: r.ProbeRecovered) -> None:
-        if probe in self.broken:
-            if not self.armed:
-                self.attempt.activity.watched_since = at
-            del self.broken[probe]
-            if probe in self._untold:
-                self._untold.remove(probe)
-            else:
-                self._emit(ProbeRecovered(at=at, elapsed_s=self.attempt.elapsed(at), probe=probe))
+        if probe in self.notices.broken and not self.armed:
+            self.attempt.activity.watched_since = at
+        self.notices.recovered(at, probe)
 
     def _probe_note(self, at: float, _probe: str, reading: r.ProbeNote) -> None:
         self.warn(at, reading.code, reading.text)

@@ -157,7 +157,11 @@ class StartupMachine:
     def _happen(self, at: float, what: str) -> None:
         if what.startswith("limit "):
             outcome, cause = limit_cause(
-                self.attempt, what.removeprefix("limit "), at, self.terms.timeouts, broken=self.bringup.broken
+                self.attempt,
+                what.removeprefix("limit "),
+                at,
+                self.terms.timeouts,
+                broken=self.bringup.notices.broken,
             )
             known = self.attempt.ending.cause if self.attempt.result is None else None
             self.end(at, "failed" if known else outcome, known or cause)

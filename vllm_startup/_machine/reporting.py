@@ -57,7 +57,9 @@ def report(machine: StartupMachine, now: float, *, versions: dict[str, str]) -> 
             )
             for d in attempt.disputed
         ),
-        warnings=tuple(WarningReport(code=code, text=text) for code, text in machine.bringup.warnings),
+        warnings=tuple(
+            WarningReport(code=code, text=text) for code, text in machine.bringup.notices.warnings
+        ),
         versions=versions,
     )
 
@@ -227,7 +229,7 @@ def status(machine: StartupMachine, now: float) -> Status:
     limit = machine.next_limit
     reading = activity.read_at is not None and now - activity.read_at < _READ_LATELY_S
     counter = activity.counter()
-    suspect = suspect_of(attempt, machine.bringup.broken)
+    suspect = suspect_of(attempt, machine.bringup.notices.broken)
     return Status(
         phase=attempt.course.phase,
         outcome=machine.outcome,

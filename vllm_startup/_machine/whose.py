@@ -47,6 +47,25 @@ def overtaken(attempts: Sequence[Attempt]) -> Attempt | None:
     return own if began_at is None or began_at >= attempt.began_at - _TRUNCATED_S else None
 
 
+def is_left_over(pid: int, seen_at: float | None, attempts: Sequence[Attempt]) -> bool:
+    """Whether a process is of a start before, which the same script has made.
+
+    A container's pids begin anew with each start of it: there its main process has the same again.
+
+    Args:
+        pid: The process, of the tree that is watched.
+        seen_at: When it was first seen.
+        attempts: All of them; the newest is last.
+    """
+    *before, attempt = attempts
+    earlier = [each for each in before if each.mains.isdisjoint(attempt.mains)]
+    if not earlier or attempt.has_written(pid):
+        return False
+    spoke_at = attempt.told.first_at
+    was_there = seen_at is not None and spoke_at is not None and seen_at < spoke_at
+    return was_there or any(each.has_written(pid) for each in earlier)
+
+
 def _is_anothers(attempt: Attempt, bound: ProcessFound) -> bool:
     """Whether a failed start in the log's history is not the live process's.
 
