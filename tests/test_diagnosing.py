@@ -284,6 +284,17 @@ def test_an_error_that_may_be_survived_is_a_warning() -> None:
     assert "(line 7)" in found.warnings[0].text
 
 
+def test_a_log_that_ends_in_a_wait_for_others_says_for_what() -> None:
+    waits = "INFO 04-01 02:46:00 [ray.py:214] Waiting for creating a placement group of specs for 10 seconds."
+
+    found = diagnose([BANNER, waits])
+    later = diagnose([BANNER, waits, ENGINE])
+
+    assert (found.outcome, found.cause, later.warnings) == ("unfinished", None, ())
+    text = "the log ends while Ray's placement group is pending"
+    assert [(warning.code, warning.text) for warning in found.warnings] == [("still_awaited", text)]
+
+
 @pytest.mark.parametrize("text", [b"", b"\n\n\n", b"\0" * 5000, bytes(range(256)) * 300, b"x" * 300_000])
 def test_what_is_no_log_of_vllm_is_unfinished(text: bytes) -> None:
     found = diagnose(io.BytesIO(text))

@@ -29,6 +29,7 @@ from vllm_startup._log.wrapping import as_written
 from vllm_startup._machine.attempt import Attempt, Result
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
+from vllm_startup._machine.limits import awaited_by
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.reporting import report
 from vllm_startup._machine.terms import Terms
@@ -228,12 +229,14 @@ class _Reading:
         return found if attempt.told.lines else attrs.evolve(found, last_progress=None)
 
     def _suspect(self, attempt: Attempt, now: float) -> None:
-        """Tell of an error that may have ended the start, or not: vLLM survives some."""
+        """Tell of an error that may have ended the start, as vLLM survives some, or of what is awaited."""
         cause = attempt.told.diagnosis.verdict(ended=True)
         if cause is not None:
             where = "".join(f" (line {item.line})" for item in cause.evidence[:1] if item.line)
             text = f"an error was logged, and nothing says whether it ended the start: {cause.message}{where}"
             self._machine.bringup.warn(now, "error_in_log", text)
+        elif awaited := awaited_by(attempt):
+            self._machine.bringup.warn(now, "still_awaited", f"the log ends while {awaited}")
 
     def _miss(self, attempt: Attempt, now: float) -> None:
         """Say so where no line told anything of a start."""

@@ -406,6 +406,12 @@ def test_a_pending_placement_group_is_the_suspect() -> None:
     assert fields(run)["suspect"] == "Ray's placement group is pending"
 
 
+def test_a_placement_group_that_was_pending_is_no_suspect_later() -> None:
+    waits = api("Waiting for creating a placement group of specs for 10 seconds. specs=[{'GPU': 1.0}].")
+    run = watch([*QUIET, (10, log(waits)), (20, log(engine(LOAD)))], until_s=5000)
+    assert fields(run)["suspect"] is None
+
+
 def test_answers_of_5xx_are_the_cause() -> None:
     run = watch([*QUIET, (5, listening()), (6, answered(503))], until_s=5000)
     assert run.report.outcome == "stalled"

@@ -124,7 +124,7 @@ class Attempt:
             self._learn(sighting.facts)
         if means in _NO_STEPS:
             if means is Means.HEARTBEAT:
-                self.told.heartbeat = (sighting.marker.name, at)
+                self.told.heartbeat = sighting.marker.name
             return
         ground = Ground(probe="log", text=_words(sighting), at=at)
         if phase in _SERVER_PHASES or means in _OF_THE_SERVER:
@@ -148,6 +148,7 @@ class Attempt:
 
     def _moved(self, sighting: Sighting, ground: Ground) -> None:
         marker, at = sighting.marker, ground.at
+        self.told.heartbeat = None
         if marker.progress is None:
             self.activity.moved(at, ground.text)
         elif self.activity.counted(at, marker.progress, sighting.done, sighting.total):

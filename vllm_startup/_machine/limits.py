@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Final
 
 import attrs
 
@@ -13,6 +14,8 @@ from vllm_startup._machine.readiness import NOT_HERE
 from vllm_startup._phases import Phase
 from vllm_startup._timeouts import Timeouts
 from vllm_startup.causes import Cause, Evidence, ForeignServer, PhaseTimedOut, Stalled, TimedOut, Unhealthy
+
+_AWAITED: Final = {"placement_group_awaited": "Ray's placement group is pending"}  # by its marker
 
 
 @attrs.define(kw_only=True)
@@ -107,6 +110,11 @@ def _serving_cause(attempt: Attempt) -> Cause | None:
     return Unhealthy(message=clean(text), status=answer.status, confidence="likely")
 
 
+def awaited_by(attempt: Attempt) -> str | None:
+    """What the start waits for by its own last words; None where nothing depends on others."""
+    return _AWAITED.get(attempt.told.heartbeat or "")
+
+
 def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
     """What the evidence points to while nothing moves; None where it points to nothing."""
     if "health" in broken:
@@ -126,9 +134,8 @@ def suspect_of(attempt: Attempt, broken: Mapping[str, str]) -> str | None:
     failure = attempt.told.verdict(ended=True)
     if failure is not None and failure.confidence == "certain":
         return f"the log holds a failure: {failure.message}"
-    heartbeat = attempt.told.heartbeat
-    if heartbeat and heartbeat[0].startswith("placement_group"):
-        return "Ray's placement group is pending"
+    if awaited := awaited_by(attempt):
+        return awaited
     if attempt.engines.joining:
         return "the ranks do not find each other (silence after NCCL's or gloo's first line)"
     if behind := attempt.engines.behind():

@@ -79,7 +79,8 @@ class Told:
         """Processes of other servers that write into the same log."""
         self.exit: tuple[int | None, int | None] | None = None
         self.served_at: float | None = None
-        self.heartbeat: tuple[str, float] | None = None
+        self.heartbeat: str | None = None
+        """The marker of the wait that was told last, until the start moves on."""
         self.root_at: float | None = None
         self.fatal_at: float | None = None
         self.rule_cause: Cause | None = None
