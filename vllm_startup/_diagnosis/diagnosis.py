@@ -269,6 +269,8 @@ class Diagnosis:
         if found is None or found.cause.kind not in self._explanations:
             return found
         reason = self._explanations[found.cause.kind]
+        if reason.kind == found.cause.kind and found.cause.confidence == "certain":
+            return found
         cause = attrs.evolve(reason, evidence=(*reason.evidence, *found.cause.evidence))
         return attrs.evolve(found, cause=cause, score=max(found.score, KNOWN_WEAK))
 

@@ -207,6 +207,8 @@ FAMILIES: Final = (
     "_crash",
     "_server",
     "_releases",
+    "_interfaces",
+    "_binaries",
     "_libraries",
     "_programs",
     "_components",
