@@ -299,3 +299,48 @@ async def test_a_cancelled_read_loses_nothing() -> None:
     assert len(commands.asked) == 1
     await follower.aclose()
     await follower.aclose()  # it has ended: nothing is left to do
+
+
+# --- what systemd does not start ------------------------------------------------------------------
+
+
+FAILED, SKIPPED, STARTED = (
+    "be02cf6855d2428ba40df7e9d022f03d",
+    "0e4284a0caca4bfc81c0bb6786972673",
+    "39f53479d3a045ac8e11786248231fbf",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        ("Dependency failed for a.", {"MESSAGE_ID": FAILED, "JOB_TYPE": "start", "JOB_RESULT": "dependency"}),
+        ("a: Job a/start failed with result 'assert'.", {"JOB_TYPE": "start", "JOB_RESULT": "assert"}),
+        ("a - A was skipped because of an unmet condition check (X).", {"MESSAGE_ID": STARTED}),
+        ("Condition check resulted in A being skipped.", {"MESSAGE_ID": STARTED}),
+        ("a: Skipped due to 'exec-condition'.", {"MESSAGE_ID": SKIPPED}),
+    ],
+)
+def test_a_unit_that_is_not_started_says_so_in_words_that_are_only_its_own(
+    text: str, fields: dict[str, str]
+) -> None:
+    found = parsed(MESSAGE=text, UNIT="a.service", **fields)
+    assert (found.refuses, found.starts, found.text) == (
+        True,
+        False,
+        f"a.service: systemd did not start it: {text}",
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"MESSAGE_ID": FAILED, "JOB_TYPE": "start", "JOB_RESULT": "failed"},  # how it failed is told before
+        {"MESSAGE_ID": FAILED, "JOB_TYPE": "start", "JOB_RESULT": "canceled"},
+        {"JOB_TYPE": "stop", "JOB_RESULT": "timeout"},
+        {"MESSAGE_ID": STARTED, "JOB_TYPE": "start", "JOB_RESULT": "done"},
+    ],
+)
+def test_what_else_becomes_of_a_job_is_no_refusal(fields: dict[str, str]) -> None:
+    assert not parsed(MESSAGE="Started a.", UNIT="a.service", **fields).refuses
+    assert not parsed(MESSAGE="a: Job a/start failed with result 'assert'.", JOB_RESULT="assert").refuses

@@ -361,6 +361,35 @@ def test_a_journalctl_that_is_killed_loses_no_line(units: Units) -> None:
     assert "probe_broken" in codes(report)
 
 
+@pytest.mark.parametrize(
+    ("service", "unit", "kind", "said"),
+    [
+        ("", "Requires=vllm-bad.service\nAfter=vllm-bad.service", "unclassified_error", "Dependency failed"),
+        ("", "AssertPathExists=/nope", "unclassified_error", "Assertion failed"),
+        ("", "ConditionPathExists=/nope", "file_missing", "/nope does not exist"),
+        ("ExecCondition=/bin/false", "", "unclassified_error", "exec-condition"),
+        ("StandardOutput=append:/nope/x.log", "", "file_missing", "StandardOutput="),
+        ("ExecStartPre=/bin/sleep 60\nTimeoutStartSec=1", "", "shutdown_requested", "TimeoutStartSec="),
+        ("Type=notify\nTimeoutStartSec=1", "", "shutdown_requested", "TimeoutStartSec="),
+    ],
+    ids=["dependency", "assert", "condition", "exec-condition", "output", "start-pre", "start"],
+)
+def test_a_unit_that_systemd_does_not_bring_up_has_its_reason(
+    units: Units, service: str, unit: str, kind: str, said: str
+) -> None:
+    units.service("vllm-bad", "/bin/false", "Type=oneshot")
+    units.service("qwen", "/bin/sleep 60", service, unit)
+    units.run("systemctl", "daemon-reload")
+    watch = units.wait("qwen", "--exit-grace", "0").begun()
+    units.run("systemctl", "start", "qwen", check=False)
+    live = watch.end()
+    late = units.wait("qwen", "--exit-grace", "0").end()
+    diagnosed = Watch(units.sandbox, "diagnose", "--unit", "qwen", "--json").end()
+    for report in (live, late, diagnosed):
+        assert (report["outcome"], report["cause"]["kind"]) == ("failed", kind)
+        assert said in report["cause"]["message"]
+
+
 def test_a_unit_that_is_removed_while_it_is_awaited(units: Units) -> None:
     units.service("vllm-gone", "/bin/sleep 60")
     watch = units.wait("vllm-gone", "--timeout", "4").begun()

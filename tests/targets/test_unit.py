@@ -366,6 +366,48 @@ async def test_a_start_that_had_failed_in_its_preparation(
     assert ends(seen) == [expected]
 
 
+def refused(at_s: float) -> dict[str, Any]:
+    about = {"UNIT": "vllm.service", "INVOCATION_ID": "", "JOB_TYPE": "start", "JOB_RESULT": "dependency"}
+    return entry(MESSAGE="Dependency failed for it.", __REALTIME_TIMESTAMP=f"{at_s * 1e6:.0f}", **about)
+
+
+NOT_STARTED = "vllm.service: systemd did not start it: Dependency failed for it."
+IDLE = shown(ActiveState="inactive", MainPID=0, ExecMainPID=0, InvocationID="")
+
+
+@pytest.mark.parametrize("log", [True, False], ids=["to the journal", "to a file"])
+@pytest.mark.parametrize("before", [True, False], ids=["before", "while it is watched"])
+async def test_a_start_that_systemd_refuses_is_told_at_once_and_no_end_of_a_process(
+    before: bool, log: bool
+) -> None:
+    now = refused(time.time())
+    given: dict[str, Any] = {"journalctl": [now]} if before else {"streams": [[now]], "pause_s": 0.3}
+    async with watched(IDLE, log=log, **given) as unit:
+        seen = await unit.until(lambda readings: any(isinstance(each, NotRestarted) for each in readings))
+    told = [each for each in seen if isinstance(each, LogLines) and not each.history]
+    assert lines(told) == [NOT_STARTED]
+    assert ends(seen) == []
+    assert ("unit_inactive" in notes(seen)) is not before
+
+
+async def test_a_start_that_systemd_refused_long_ago_is_of_the_past() -> None:
+    async with watched(IDLE, journalctl=[refused(time.time() - 3600)]) as unit:
+        seen = await unit.seen(4)
+        assert [each.history for each in seen if isinstance(each, LogLines)] == [True]
+        assert "it is awaited" in notes(seen)["unit_inactive"]
+        assert await unit.nothing()
+
+
+async def test_why_a_unit_that_logs_to_a_file_could_not_be_run_is_in_the_journal() -> None:
+    state = shown(ActiveState="failed", MainPID=0, ExecMainCode=1, ExecMainStatus=209, Result="exit-code")
+    said = entry(MESSAGE="vllm.service: Failed to set up standard output", SYSLOG_IDENTIFIER="(vllm)")
+    said |= {"UNIT": "vllm.service", "INVOCATION_ID": OLD}
+    async with watched(state, log=False, journalctl=[line("of another program"), said]) as unit:
+        seen = await unit.seen(3)
+    assert lines(seen) == ["vllm.service: Failed to set up standard output"]
+    assert ends(seen) == [(42, "vllm", 209, None)]
+
+
 async def test_a_unit_that_was_killed_for_memory_and_logs_to_a_file() -> None:
     async with watched(log=False) as unit:
         assert await unit.nothing(0.1)

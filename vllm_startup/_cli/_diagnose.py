@@ -66,6 +66,10 @@ def _diagnosed(options: argparse.Namespace) -> StartupReport:
                 return diagnose(target.read_log())
     except (ValueError, TypeError) as error:
         raise UsageError(str(error)) from error
+    except OSError as error:  # a unit's own file
+        raise UsageError(
+            f"{error.filename or 'the log'!r} cannot be read: {error.strerror or error}"
+        ) from error
     log = options.log
     if log is None:
         raise UsageError("give the log: FILE, - for standard input, --unit U or --container C")

@@ -2,16 +2,75 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from vllm_startup.causes._arguments import FileMissing
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._host import UserNotFound
-from vllm_startup.causes._rules import CauseRule, Found
+from vllm_startup.causes._host import PathNotWritable, UserNotFound
+from vllm_startup.causes._rules import CauseRule, Found, compiled
+from vllm_startup.causes._server import ShutdownRequested
+from vllm_startup.causes._unknown import UnclassifiedError
+
+NOT_STARTED: Final = "systemd did not start it: "
+"""What stands before systemd's own words in a unit's journal as it is read, whatever the unit's name."""
+
+_UNMET_PATH: Final = r"\((?:Condition|Assert)(?:Path|File|Directory)\w{2,30}=(?P<path>/[^)\s]{1,300})\)"
+_SERVERS: Final = r".{0,200}?(?:vllm|llm|inference)"  # in a journal of the whole machine, as far as it tells
 
 
 def _no_user(_: Found) -> Cause:
     return UserNotFound(
         message="the user that the server is to run as does not exist",
         hint="create the user, or correct it (systemd: User=, docker: --user)",
+        retryable=False,
+    )
+
+
+def _refused(found: Found) -> Cause | None:
+    """A unit that systemd was asked to start and did not: a dependency, an assertion, a condition."""
+    if found.line is None or found.line.process != "systemd":
+        return None
+    unit, _, said = found.text.partition(f": {NOT_STARTED}")
+    unit, said = (unit, said) if said else ("the unit", unit)
+    unmet = compiled(_UNMET_PATH).search(said)
+    if unmet is not None:
+        return FileMissing(
+            message=f"systemd did not start {unit}, because {unmet['path']} does not exist",
+            hint=f"create {unmet['path']}, or correct the condition that names it",
+            path=unmet["path"],
+        )
+    return UnclassifiedError(
+        message=f"systemd did not start {unit}: {said}",
+        confidence="certain",
+        hint="systemctl list-dependencies shows which one failed" if "ependency" in said else None,
+        text=said,
+        process="systemd",
+    )
+
+
+def _no_output(found: Found) -> Cause:
+    what, why = (found.word("what") or "").capitalize(), found.word("why") or ""
+    if "No such file" in why:
+        return FileMissing(
+            message=f"the folder of the file that the unit's Standard{what}= names does not exist",
+            hint=f"make that folder, or correct Standard{what}= of the unit",
+            retryable=False,
+        )
+    return PathNotWritable(
+        message=f"the file that the unit's Standard{what}= names cannot be opened: {why}",
+        hint=f"correct Standard{what}= of the unit",
+        retryable=False,
+    )
+
+
+def _took_too_long(found: Found) -> Cause | None:
+    if found.line is None or found.line.process != "systemd":
+        return None
+    what = "its ExecStartPre=" if found.word("step") == "start-pre" else "its start"
+    return ShutdownRequested(
+        message=f"systemd ended the server: {what} took longer than the unit's TimeoutStartSec=",
+        hint="raise TimeoutStartSec= of the unit, or set it to infinity",
+        signal=15,
         retryable=False,
     )
 
@@ -24,6 +83,49 @@ RULES: tuple[CauseRule, ...] = (
             ("Failed at step USER spawning ", "systemd 219 to 257"),
             ("no matching entries in passwd file", "Docker 1 to 28"),
         )
+    ),
+    CauseRule(
+        literal=NOT_STARTED,
+        where="line",
+        ends=True,
+        build=_refused,
+        versions="systemd 230 to 257, by its fields",
+    ),
+    *(
+        CauseRule(
+            literal=literal,
+            pattern=pattern,
+            where="line",
+            ends=True,
+            build=_refused,
+            versions="systemd 230 to 257",
+        )
+        for literal, pattern in (
+            ("Dependency failed for ", rf"(?i)^Dependency failed for {_SERVERS}"),
+            ("Assertion failed for ", rf"(?i)^Assertion failed for {_SERVERS}"),
+            (" was skipped because of ", rf"(?i)^{_SERVERS}.{{0,200}}? was skipped because of "),
+            (
+                "Condition check resulted in ",
+                rf"(?i)^Condition check resulted in {_SERVERS}.{{0,200}}? being skipped",
+            ),
+        )
+    ),
+    CauseRule(
+        literal=" operation timed out. Terminating.",
+        pattern=r"^\S{1,255}\.service: (?P<step>start|start-pre) operation timed out\. ",
+        where="line",
+        rank="weak",
+        ends=True,
+        build=_took_too_long,
+        versions="systemd 219 to 257",
+    ),
+    CauseRule(
+        literal=": Failed to set up standard ",
+        pattern=r": Failed to set up standard (?P<what>output|error|input): (?P<why>.{1,100})$",
+        where="line",
+        ends=True,
+        build=_no_output,
+        versions="systemd 230 to 257",
     ),
     CauseRule(
         literal="Changing to the requested working directory failed",

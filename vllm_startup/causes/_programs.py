@@ -13,11 +13,13 @@ def _program(found: Found) -> Cause:
     return program_missing(found.word("program") or "")
 
 
-def _not_executed(found: Found) -> Cause:
+def _not_run(found: Found) -> Cause:
+    """The kernel says the same of a script whose interpreter is missing."""
     program = found.word("program") or ""
     return ProgramMissing(
-        message=f"systemd could not start {program}, which does not exist",
-        hint=f"correct the path in ExecStart=, or install what brings {program}",
+        message=f"systemd could not start {program}: it, or the interpreter that its first line names, does"
+        " not exist",
+        hint=f"correct the path in ExecStart=, or the first line of {program}",
         program=program,
         retryable=False,
     )
@@ -119,7 +121,7 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"Failed at step EXEC spawning (?P<program>/.{1,300}): No such file or directory$",
         where="line",
         ends=True,
-        build=_not_executed,
+        build=_not_run,
         versions="systemd 219 to 257",
     ),
     CauseRule(
@@ -127,7 +129,7 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"Failed to locate executable (?P<program>/.{1,300}): No such file or directory$",
         where="line",
         ends=True,
-        build=_not_executed,
+        build=_not_run,
         versions="systemd 247 to 257",
     ),
     CauseRule(

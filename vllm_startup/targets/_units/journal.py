@@ -19,6 +19,7 @@ from typing import Any, Final
 import attrs
 
 from vllm_startup._log.splitter import MAX_LINE_BYTES, LineSplitter
+from vllm_startup.causes._launchers import NOT_STARTED
 from vllm_startup.probes._exits import Exit
 from vllm_startup.targets._commands import Commands
 from vllm_startup.targets._target import TargetError
@@ -31,12 +32,17 @@ _STARTED: Final = "39f53479d3a045ac8e11786248231fbf"  # SD_MESSAGE_UNIT_STARTED
 _PROCESS_EXIT: Final = "98e322203f7a4ed290d09fe03c09fe15"  # SD_MESSAGE_UNIT_PROCESS_EXIT
 _UNIT_SUCCESS: Final = "7ad2d189f7e94e70a38c781354912448"  # SD_MESSAGE_UNIT_SUCCESS
 _UNIT_FAILURE: Final = "d9b373ed55a64feb8242e02dbe79a49c"  # SD_MESSAGE_UNIT_FAILURE_RESULT
+_UNIT_SKIPPED: Final = "0e4284a0caca4bfc81c0bb6786972673"  # SD_MESSAGE_UNIT_SKIPPED
 _COREDUMP: Final = "fc2e22bc6ee647b6b90729ab34a250b1"  # SD_MESSAGE_COREDUMP
+_REFUSALS: Final = ("dependency", "assert", "timeout", "invalid", "unsupported", "once")
+"""How a job ends without the unit having been started (`job_result_table` of systemd)."""
 _MAIN: Final = "ExecStart"
+_NEW_S: Final = 60.0
 _FIELDS: Final = (
     *("MESSAGE", "MESSAGE_ID", "SYSLOG_IDENTIFIER", "SYSLOG_PID", "_COMM", "_PID", "_HOSTNAME"),
     *("UNIT", "USER_UNIT", "INVOCATION_ID", "USER_INVOCATION_ID", "_SYSTEMD_INVOCATION_ID"),
     *("COMMAND", "EXIT_CODE", "EXIT_STATUS"),
+    *("JOB_TYPE", "JOB_RESULT"),
 )
 # With --all, a message of bytes takes four characters a byte; journald's own limit is 48 KiB a line.
 _OF_SYSTEM: Final = ("UNIT={} _UID=0", "COREDUMP_UNIT={} _UID=0", "OBJECT_SYSTEMD_UNIT={} _UID=0")
@@ -61,6 +67,7 @@ class Entry:
         starts: Whether it says that the unit is being started, or is.
         announces: Whether it says that it is being started.
         ends: Whether it says that the main process, or all of the unit, has ended.
+        refuses: Whether it says that systemd does not start the unit, though it was asked to.
         exit: How a process ended that systemd had started, if that is what it says.
         command: The setting that named that process: ``ExecStart``, ``ExecStartPre``, ...
     """
@@ -75,8 +82,14 @@ class Entry:
     starts: bool = False
     announces: bool = False
     ends: bool = False
+    refuses: bool = False
     exit: Exit | None = None
     command: str | None = None
+
+    @property
+    def by_executor(self) -> bool:
+        """Whether the process says it that systemd turns into the program: it could not be run."""
+        return self.writer[0].startswith("(")
 
     @property
     def closes(self) -> bool:
@@ -101,12 +114,15 @@ def parse(line: str) -> Entry | None:
         return None
     unit = _first(fields.get("UNIT")) or _first(fields.get("USER_UNIT"))
     message_id = _first(fields.get("MESSAGE_ID"))
-    starts = unit is not None and message_id in (_STARTING, _STARTED)
     text = _text(fields.get("MESSAGE"))
+    refuses = unit is not None and _is_refusal(fields, message_id, text or "")
+    starts = unit is not None and message_id in (_STARTING, _STARTED) and not refuses
+    if unit and text and (starts or refuses):
+        text = _naming(unit, text) if starts else f"{unit}: {NOT_STARTED}{text}"
     return Entry(
         cursor=str(cursor),
         at_s=at_s,
-        text=_naming(unit, text) if starts and unit and text else text,
+        text=text,
         host=_word(_first(fields.get("_HOSTNAME")) or "localhost"),
         writer=_writer(fields),
         by_manager=unit is not None,
@@ -114,9 +130,18 @@ def parse(line: str) -> Entry | None:
         starts=starts,
         announces=starts and message_id == _STARTING,
         ends=unit is not None and message_id in (_PROCESS_EXIT, _UNIT_SUCCESS, _UNIT_FAILURE),
+        refuses=refuses,
         exit=_exit(fields) if unit is not None and message_id == _PROCESS_EXIT else None,
         command=_first(fields.get("COMMAND")),
     )
+
+
+def _is_refusal(fields: dict[str, Any], message_id: str | None, text: str) -> bool:
+    if message_id == _STARTED:  # told of a job that is done, though a condition was not met
+        return " was skipped because " in text or text.startswith("Condition check resulted in ")
+    if message_id == _UNIT_SKIPPED:  # by ExecCondition=
+        return True
+    return _first(fields.get("JOB_TYPE")) == "start" and _first(fields.get("JOB_RESULT")) in _REFUSALS
 
 
 # --- fields -----------------------------------------------------------------------------------
@@ -332,3 +357,18 @@ def failed_before_main(history: Iterable[Entry], start: str | None) -> Entry | N
     if any(entry.closes and entry.exit is not None for entry in ends):  # its main process has ended
         return None
     return next((entry for entry in ends if not entry.closes), None)
+
+
+def just_refused(history: Sequence[Entry], now: float) -> tuple[Sequence[Entry], Sequence[Entry]]:
+    """The history of a unit that does not run, and its last words if they are that it was not started.
+
+    Who waits for it has just tried to start it; what systemd refused long ago is of the past.
+
+    Args:
+        history: The entries, the oldest first.
+        now: In seconds since the Unix epoch, by the clock of the unit's machine.
+    """
+    first = len(history)
+    while first and history[first - 1].refuses and now - history[first - 1].at_s < _NEW_S:
+        first -= 1
+    return history[:first], history[first:]

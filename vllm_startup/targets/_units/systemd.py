@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Final
 
 import attrs
@@ -77,8 +78,8 @@ class SystemdUnit:
         systemctl = self._systemctl()
         state = systemctl.find(self.unit)
         path = _log_path(systemctl, state)
-        if path is not None:
-            return self._place.read_log(path)
+        if path is not None and (lines := self._written_to(path)) is not None:
+            return lines
         journal = self._journal(state, needed=True)
         assert journal is not None
         entries = recent(journal.history())
@@ -90,6 +91,15 @@ class SystemdUnit:
             time.sleep(LAST_WORDS_S)
             entries = recent(journal.history())
         return iter(written(state.name, entries))
+
+    def _written_to(self, path: str) -> Iterator[str] | None:
+        """The lines of a file; None where there is none, as of a unit that systemd could not start."""
+        lines = self._place.read_log(path)
+        try:
+            first = next(lines, None)
+        except FileNotFoundError:
+            return None
+        return chain(() if first is None else (first,), lines)
 
     def _is_fresh(self, entry: Entry) -> bool:
         """Whether what was written at the same time may not be in the journal yet."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import attrs
 
+from vllm_startup._readings import LogCaughtUp, LogOpened, Reading
+from vllm_startup.probes._log import TAIL_LINES, batches
 from vllm_startup.targets._units.journal import Entry
 
 HISTORY_STARTS: Final = 5
@@ -73,6 +75,28 @@ def written(unit: str, entries: Iterable[Entry], transcript: Transcript | None =
     """The log of a unit's entries, from the first to the last."""
     transcript = transcript or Transcript(unit)
     return [*(line for entry in entries for line in transcript.lines(entry)), *transcript.finish()]
+
+
+def as_history(
+    unit: str, entries: Sequence[Entry], transcript: Transcript, *, clock_ahead_s: float
+) -> Iterator[Reading]:
+    """The readings that tell what was in the journal before it was watched.
+
+    Args:
+        unit: The unit's whole name.
+        entries: What was there, the oldest first.
+        transcript: What goes on with what comes.
+        clock_ahead_s: How far the clock of the unit's machine is ahead of this one's.
+    """
+    source = f"journal of {unit}"
+    if not entries:
+        yield LogOpened(source=source)
+        return
+    lines = written(unit, entries, transcript)
+    tail, at = tuple(lines[-TAIL_LINES:]), entries[-1].at_s
+    yield LogOpened(source=source, modified_at=at, tail=tail, clock_ahead_s=clock_ahead_s)
+    yield from batches(lines, history=True)
+    yield LogCaughtUp()
 
 
 def recent(entries: Sequence[Entry], starts: int = HISTORY_STARTS) -> Sequence[Entry]:

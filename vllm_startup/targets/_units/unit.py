@@ -6,29 +6,34 @@ What systemd logs about the unit wakes the look at its state, so that the look i
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import (
-    LogCaughtUp,
     LogLines,
-    LogOpened,
     MemoryEvents,
     NotRestarted,
     ProbeNote,
     ProcessExited,
     Reading,
 )
-from vllm_startup.probes._log import TAIL_LINES, batches
+from vllm_startup.probes._log import batches
 from vllm_startup.targets._following import MainProcess
-from vllm_startup.targets._units.journal import Entry, Journal, JournalFollower, failed_before_main
+from vllm_startup.targets._units.journal import (
+    Entry,
+    Journal,
+    JournalFollower,
+    failed_before_main,
+    just_refused,
+)
 from vllm_startup.targets._units.mourned import Mourned, clock
 from vllm_startup.targets._units.remarks import of_output, of_state, of_waiting, times
 from vllm_startup.targets._units.systemctl import Systemctl, UnitState
-from vllm_startup.targets._units.transcript import Transcript, recent, written
+from vllm_startup.targets._units.transcript import Transcript, as_history, recent
 
 # Where the journal says nothing (LogLevelMax=). A look is two processes' 5 ms of CPU: 0.1 % of a core.
 _LOOK_S: Final = 5.0
@@ -104,6 +109,7 @@ class UnitProbe:
         self._hold_until: float | None = None
         self._over_since: float | None = None
         self._given_up = False
+        self._refused = False
 
     @property
     def interval_s(self) -> float:
@@ -164,12 +170,17 @@ class UnitProbe:
     # --- the beginning --------------------------------------------------------------------
 
     async def _begin(self) -> None:
-        history: Iterable[Entry] = ()
+        history: Sequence[Entry] = ()
+        news: Sequence[Entry] = ()
         if self._journal is not None:
-            history = entries = recent(await self._runner.run(self._journal.history))
+            entries = recent(await self._runner.run(self._journal.history))
             self._follower = JournalFollower(self._journal, entries[-1].cursor if entries else None)
+            history = entries
+            if self._state.over:
+                history, news = just_refused(entries, time.time() + self._clock_ahead_s())
             if self._log:
-                self._tell_history(list(history))
+                ahead_s = self._clock_ahead_s()
+                self._ready.extend(as_history(self._unit, history, self._transcript, clock_ahead_s=ahead_s))
         for entry in history:
             self._note_writer(entry)
             if entry.closes:
@@ -177,25 +188,14 @@ class UnitProbe:
         self._prepared = failed_before_main(history, self._state.invocation)
         self._begun = True
         self._note(of_output(self._state, log=self._log))
+        self._hear([*self._could_not_run(history), *news])
         await self._look()
 
-    def _tell_history(self, entries: list[Entry]) -> None:
-        source = f"journal of {self._unit}"
-        if not entries:
-            self._ready.append(LogOpened(source=source))
-            return
-        lines = written(self._unit, entries, self._transcript)
-        tail = tuple(lines[-TAIL_LINES:])
-        self._ready.append(
-            LogOpened(
-                source=source,
-                modified_at=entries[-1].at_s,
-                tail=tail,
-                clock_ahead_s=self._clock_ahead_s(),
-            )
-        )
-        self._ready.extend(batches(lines, history=True))
-        self._ready.append(LogCaughtUp())
+    def _could_not_run(self, history: Iterable[Entry]) -> Iterator[Entry]:
+        """Why the newest start came to nothing, where the history is not told as the log."""
+        start = self._state.invocation
+        if self._state.over and not self._log:
+            yield from (entry for entry in history if entry.by_executor and entry.invocation == start)
 
     def _take(self) -> list[Reading]:
         """What is to be told, at most one batch of lines at once."""
@@ -237,6 +237,7 @@ class UnitProbe:
 
     def _hear(self, entries: Iterable[Entry]) -> None:
         lines: list[str] = []
+        refusals: list[str] = []
         for entry in entries:
             if self._is_of_the_next(entry):
                 self._held.append(entry)
@@ -245,10 +246,15 @@ class UnitProbe:
             if entry.by_manager:
                 self._look_soon(_LOOK_SOON_S)
                 self._manager_said(entry)
-            lines += self._transcript.lines(entry)
+            self._refused |= entry.refuses
+            if entry.refuses or (entry.by_executor and not self._log):
+                refusals += entry.lines()
+            else:
+                lines += self._transcript.lines(entry)
         if self._mourned is None:
             lines += self._transcript.finish()
         self._tell_lines(lines)
+        self._ready.extend(batches(refusals))  # where its log is a file, too
 
     def _tell_lines(self, lines: list[str]) -> None:
         if self._log:
@@ -346,8 +352,8 @@ class UnitProbe:
         if self._hold_until is None and not state.over and state.invocation != self._dead:
             self._follow(state)
         if not state.over:
-            self._over_since, self._given_up = None, False
-        elif self._start is None and state.active != "failed":
+            self._over_since, self._given_up, self._refused = None, False, False
+        elif self._start is None and state.active != "failed" and not self._refused:
             self._note(of_waiting(state))
         elif self._mourned is None and self._hold_until is None:
             self._is_over(state)
@@ -380,7 +386,7 @@ class UnitProbe:
             if not self._log and state.result == "oom-kill":
                 self._ready.extend((MemoryEvents(oom_kills=0), MemoryEvents(oom_kills=1)))
             start = state.invocation or self._start
-            if start is None or start != self._dead:
+            if not self._refused and (start is None or start != self._dead):
                 self._mourn(self._end_of(start), start)
                 self._look_soon(0.0)
                 return
