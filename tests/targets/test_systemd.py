@@ -375,16 +375,17 @@ def test_a_journalctl_that_is_killed_loses_no_line(units: Units) -> None:
     ids=["dependency", "assert", "condition", "exec-condition", "output", "start-pre", "start"],
 )
 def test_a_unit_that_systemd_does_not_bring_up_has_its_reason(
-    units: Units, service: str, unit: str, kind: str, said: str
+    units: Units, service: str, unit: str, kind: str, said: str, request: pytest.FixtureRequest
 ) -> None:
+    name = f"qwen-{request.node.callspec.id}"  # a refusal of a minute ago would still be news
     units.service("vllm-bad", "/bin/false", "Type=oneshot")
-    units.service("qwen", "/bin/sleep 60", service, unit)
+    units.service(name, "/bin/sleep 60", service, unit)
     units.run("systemctl", "daemon-reload")
-    watch = units.wait("qwen", "--exit-grace", "0").begun()
-    units.run("systemctl", "start", "qwen", check=False)
+    watch = units.wait(name, "--exit-grace", "0").begun()
+    units.run("systemctl", "start", name, check=False)
     live = watch.end()
-    late = units.wait("qwen", "--exit-grace", "0").end()
-    diagnosed = Watch(units.sandbox, "diagnose", "--unit", "qwen", "--json").end()
+    late = units.wait(name, "--exit-grace", "0").end()
+    diagnosed = Watch(units.sandbox, "diagnose", "--unit", name, "--json").end()
     for report in (live, late, diagnosed):
         assert (report["outcome"], report["cause"]["kind"]) == ("failed", kind)
         assert said in report["cause"]["message"]

@@ -66,13 +66,21 @@ RULES: tuple[CauseRule, ...] = (
         build=_broke_off,
         versions="requests 2, urllib3 1 and 2",
     ),
-    CauseRule(
-        literal="httpx.",
-        pattern=r"^httpx\.\w{1,40}(?:: |$)",
-        exceptions=_CLIENTS,
-        rank="generic",
-        build=_unreachable,
-        versions="httpx 0.23 to 0.28; huggingface_hub 1.x",
+    *(
+        CauseRule(
+            literal=f"{client}.",
+            pattern=rf"^{client}\.\w{{1,40}}(?:: |$)",
+            exceptions=_CLIENTS,
+            rank="generic",
+            build=lambda found: (_broke_off if "peer closed connection" in found.text else _unreachable)(
+                found
+            ),
+            versions=versions,
+        )
+        for client, versions in (
+            ("httpx", "httpx 0.23 to 0.28; huggingface_hub 1.x"),
+            ("httpx2", "httpx2; huggingface_hub 2.x"),
+        )
     ),
     CauseRule(
         literal="Data processing error: ",

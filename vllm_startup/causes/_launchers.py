@@ -26,10 +26,8 @@ def _no_user(_: Found) -> Cause:
     )
 
 
-def _refused(found: Found) -> Cause | None:
+def _refused(found: Found) -> Cause:
     """A unit that systemd was asked to start and did not: a dependency, an assertion, a condition."""
-    if found.line is None or found.line.process != "systemd":
-        return None
     unit, _, said = found.text.partition(f": {NOT_STARTED}")
     unit, said = (unit, said) if said else ("the unit", unit)
     unmet = compiled(_UNMET_PATH).search(said)
@@ -63,9 +61,7 @@ def _no_output(found: Found) -> Cause:
     )
 
 
-def _took_too_long(found: Found) -> Cause | None:
-    if found.line is None or found.line.process != "systemd":
-        return None
+def _took_too_long(found: Found) -> Cause:
     what = "its ExecStartPre=" if found.word("step") == "start-pre" else "its start"
     return ShutdownRequested(
         message=f"systemd ended the server: {what} took longer than the unit's TimeoutStartSec=",
@@ -86,6 +82,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal=NOT_STARTED,
+        pattern=rf"^\S{{1,255}}: {NOT_STARTED}",
         where="line",
         ends=True,
         build=_refused,
@@ -103,7 +100,10 @@ RULES: tuple[CauseRule, ...] = (
         for literal, pattern in (
             ("Dependency failed for ", rf"(?i)^Dependency failed for {_SERVERS}"),
             ("Assertion failed for ", rf"(?i)^Assertion failed for {_SERVERS}"),
-            (" was skipped because of ", rf"(?i)^{_SERVERS}.{{0,200}}? was skipped because of "),
+            (
+                " was skipped because of ",
+                rf"(?i)^{_SERVERS}.{{0,200}}? was skipped because of an? \w+ condition check",
+            ),
             (
                 "Condition check resulted in ",
                 rf"(?i)^Condition check resulted in {_SERVERS}.{{0,200}}? being skipped",

@@ -70,16 +70,6 @@ def _model(found: Found) -> str | None:
     return None if said is None else said.strip("'\"`").rstrip(".,:")
 
 
-def _denied(found: Found) -> Cause:
-    model = _model(found)
-    return ModelAccessDenied(
-        message=f"the hub refused access to {model or 'the model'}",
-        hint="accept the model's licence on the hub, and pass HF_TOKEN into the process or container",
-        model=model,
-        retryable=False,
-    )
-
-
 def _not_found(found: Found, confidence: Confidence = "certain") -> Cause:
     return model_not_found(_model(found), confidence)
 
@@ -131,58 +121,6 @@ def _untrusted(found: Found) -> Cause:
 
 
 RULES: tuple[CauseRule, ...] = (
-    CauseRule(
-        literal="gated repo",
-        # A 404 adds "if you are trying to access a private or gated repo, ...".
-        pattern=r"(?<!private or )gated repo(?:sitory)?(?:.{0,200}?https://huggingface\.co/"
-        r"(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
-        build=_denied,
-        versions="huggingface_hub 0.16 to 1.x, transformers 4.30 to 5.x",
-    ),
-    CauseRule(
-        literal="Client Error",
-        pattern=r"GatedRepoError: 40[13] Client Error"
-        r"(?:.{0,400}?https://huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
-        build=_denied,
-        versions="huggingface_hub 0.16 to 1.x",
-    ),
-    CauseRule(
-        literal="RepositoryNotFoundError",
-        pattern=r"RepositoryNotFoundError: 401 Client Error"
-        r"(?:.{0,400}?https://huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
-        build=lambda found: attrs.evolve(_denied(found), confidence="likely"),  # or there is none
-        versions="huggingface_hub 0.16 to 1.x",
-    ),
-    CauseRule(
-        literal="RepositoryNotFoundError",
-        pattern=r"RepositoryNotFoundError: 404 Client Error"
-        r"(?:.{0,400}?https://huggingface\.co/(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96}))?",
-        build=lambda found: _not_found(found, confidence="likely"),
-        versions="huggingface_hub 0.16 to 1.x",
-    ),
-    CauseRule(
-        literal="Client Error",
-        pattern=r"40[13] Client Error: (?:Unauthorized|Forbidden) for url: https://huggingface\.co/"
-        r"(?:api/models/)?(?P<model>[\w.-]{1,96}/[\w.-]{1,96})",
-        where="both",
-        explains=("model_not_found",),
-        build=_denied,
-        versions="huggingface_hub 0.16 to 1.x",
-    ),
-    CauseRule(
-        literal="Client Error",
-        pattern=r"429 Client Error",
-        exceptions=("HfHubHTTPError", "HTTPError", "HTTPStatusError", "LocalEntryNotFoundError"),
-        build=_unreachable,
-        versions="huggingface_hub 0.16 to 1.x",
-    ),
-    CauseRule(
-        literal="Server Error",
-        pattern=r"50[0234] Server Error",
-        exceptions=("HfHubHTTPError", "HTTPError", "HTTPStatusError", "LocalEntryNotFoundError"),
-        build=_unreachable,
-        versions="huggingface_hub 0.16 to 1.x",
-    ),
     CauseRule(
         literal="Repo id must be in the form",
         pattern=r"Repo id must be in the form [^:]{1,80}: '(?P<model>[^']{1,400})'",

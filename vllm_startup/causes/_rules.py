@@ -194,6 +194,7 @@ FAMILIES: Final = (
     "_arguments",
     "_listening",
     "_parallel",
+    "_hub",
     "_model_access",
     "_model_support",
     "_attention",
