@@ -243,7 +243,7 @@ def _read(given: Mapping[str, Sequence[str]], environ: Mapping[str, str], cwd: s
         model=one.get("") or one.get("--model"),
         served_model_names=tuple(given.get("--served-model-name", ())),
         host=one.get("--host"),
-        port=_whole(one.get("--port")),
+        port=_port(one.get("--port")),
         uds=None if uds is None else str(Path(cwd or "/", uds)),
         tls="--ssl-keyfile" in one or "--ssl-certfile" in one,
         ssl_ca_certs=one.get("--ssl-ca-certs"),
@@ -254,12 +254,18 @@ def _read(given: Mapping[str, Sequence[str]], environ: Mapping[str, str], cwd: s
         pipeline_parallel_size=_whole(one.get("--pipeline-parallel-size")),
         data_parallel_size=_whole(one.get("--data-parallel-size")),
         data_parallel_size_local=_whole(one.get("--data-parallel-size-local")),
-        supervisor_port=_whole(one.get("--data-parallel-supervisor-port")),
+        supervisor_port=_port(one.get("--data-parallel-supervisor-port")),
         gpu_memory_utilization=_decimal(one.get("--gpu-memory-utilization")),
         headless="--headless" in given,
         grpc="--grpc" in given,
         multi_port="--data-parallel-multi-port-external-lb" in given,
     )
+
+
+def _port(text: str | None) -> int | None:
+    """A port; None for what is none, of which the server itself will say so."""
+    port = _whole(text)
+    return port if port is not None and 0 < port < 65536 else None
 
 
 def _whole(text: str | None) -> int | None:

@@ -59,8 +59,9 @@ _SIGNED: Final = (
 )
 _USER: Final = r"://[^\s/'\"]*@"
 
-# What stands where a secret could and is none: ``api_key=None``, ``'token': True``.
-_HARMLESS: Final = frozenset({"", "none", "null", "true", "false", "[]", HIDDEN})
+# What stands where a secret could and is none: ``api_key=None``, ``'token': True``, ``--api-key: expected
+# at least one argument``, ``user credentials: No such process``.
+_HARMLESS: Final = frozenset({"", "none", "null", "true", "false", "[]", "expected", "no", "not", HIDDEN})
 # ``eos_token: 2`` is one of the vocabulary's.
 _TOKEN_ID_DIGITS: Final = 7
 

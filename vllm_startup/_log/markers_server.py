@@ -53,15 +53,9 @@ STARTING = (
     _starting("lora_loaded", "Loaded new LoRA adapter: name ", *_SINCE_EVER),
     # The launcher of several API servers says it when all engines are up.
     _starting("api_servers_complete", "Waiting for API servers to complete ...", "0.9.1", "0.33.0"),
-    Marker(
-        name="uvicorn_process", literal="Started server process [", means=Means.SERVER_STARTING, phase=_SERVER
-    ),
-    Marker(
-        name="uvicorn_waits",
-        literal="Waiting for application startup.",
-        means=Means.SERVER_STARTING,
-        phase=_SERVER,
-    ),
+    # A program of one's own makes its engine after these, in the application's lifespan.
+    Marker(name="uvicorn_process", literal="Started server process [", means=Means.SERVER_STARTING),
+    Marker(name="uvicorn_waits", literal="Waiting for application startup.", means=Means.SERVER_STARTING),
 )
 
 SERVING = (

@@ -116,8 +116,7 @@ def _refused(found: Found) -> Cause | None:
 
 
 def _argument(argument: str | None, found: Found) -> Cause:
-    said = found.error.text if found.error is not None else found.text
-    return InvalidArguments(message=said, argument=argument, retryable=False)
+    return InvalidArguments(message=found.plain, argument=argument, retryable=False)
 
 
 def _of_pydantic(found: Found) -> Cause:
@@ -265,6 +264,7 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"validation errors? for \w*(?:Config|Args)\n"
         r"(?P<argument>(?!scale_dtype|zp_dtype)[\w.]{1,80})\n  "
         r"(?P<what>Input should be|Unexpected keyword|Extra inputs|Field required)",
+        rank="generic",  # a field may be the model's own configuration's
         build=_of_pydantic,
         versions="0.9 to 0.33, pydantic 2",
     ),

@@ -16,12 +16,18 @@ _REFUSALS = ("ValueError", "AssertionError", "NotImplementedError")
 
 
 def _named(text: str) -> str | None:
-    named = compiled(r"--[a-z][a-z0-9-]{1,60}").search(text)
+    named = compiled(r"--[a-z](?:[a-z0-9-]{0,60}[a-z0-9])?(?![a-z0-9*-])").search(text)
     return named[0] if named else None
 
 
+def _field(text: str) -> str | None:
+    """The option of the field that a text begins with, as in ``max_cpu_loras (2) must be >= ...``."""
+    field = compiled(r"^[a-z]+(?:_[a-z0-9]+){1,6}(?= \(| must | cannot | should )").match(text)
+    return "--" + field[0].replace("_", "-") if field else None
+
+
 def _refused(argument: str | None, found: Found) -> InvalidArguments:
-    return InvalidArguments(message=found.said, argument=argument, retryable=False)
+    return InvalidArguments(message=found.plain, argument=argument, retryable=False)
 
 
 def _check(found: Found) -> Cause | None:
@@ -48,12 +54,13 @@ _NO_JSON = r"\(char \d{1,12}\)"  # how Python's json ends what it says of a file
 
 def _config_refused(found: Found) -> Cause | None:
     what = found.word("what") or ""
+    said = what.partition("[type=")[0].strip()
     if "failed to be inspected" in what or compiled(_NO_JSON).search(what):
         return None  # says nothing of arguments
     return InvalidArguments(
-        message=f"{found.word('config')} refused what it was given: {what}",
+        message=f"{found.word('config')} refused what it was given{said and f': {said}'}",
         confidence="likely",
-        argument=_named(what),
+        argument=_named(what) or _field(what),
         retryable=False,
     )
 

@@ -79,7 +79,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal=" install ",
         pattern=r"(?:^(?:Import|ModuleNotFound|Value)Error: |Value error, )"
-        r"(?:[^\n]{0,300} )?(?:[Pp]lease|[Yy]ou (?:need to|must)) (?:pip )?install "
+        r"(?:[^\n]{0,300}[ .])?(?:[Pp]lease|[Yy]ou (?:need to|must)) (?:pip )?install "
         r"(?:(?:it|them|the) )?(?:(?:by|via|with|using):? `?pip install )?(?P<component>[\w.-]{1,60})",
         rank="generic",
         build=_component,

@@ -70,7 +70,9 @@ def _model(found: Found) -> str | None:
     return None if said is None else said.strip("'\"`").rstrip(".,:")
 
 
-def _not_found(found: Found, confidence: Confidence = "certain") -> Cause:
+def _not_found(found: Found, confidence: Confidence = "certain") -> Cause | None:
+    if found.error is not None and "get_tokenizer" in found.error.functions:
+        return None  # the model itself was found
     return model_not_found(_model(found), confidence)
 
 

@@ -18,7 +18,10 @@ from vllm_startup.causes._rules import CauseRule, Found, place_rule
 
 
 def _config(found: Found) -> Cause:
-    return ModelConfigInvalid(message=found.said, confidence="likely", retryable=False)
+    said = found.plain
+    if found.error is not None and found.error.name == "KeyError":  # which says the key, and nothing more
+        said = f"the model's configuration has no {said}"
+    return ModelConfigInvalid(message=said, confidence="likely", retryable=False)
 
 
 def _tokenizer(found: Found) -> Cause:
@@ -48,6 +51,15 @@ def _type_unknown(found: Found) -> Cause | None:
         return None
     return type_unknown(found.word("type"))
 
+
+# The fields of compressed-tensors' own classes, whose errors come under vLLM's name.
+_QUANTIZED = (
+    "scale_dtype|zp_dtype|num_bits|type|symmetric|group_size|strategy|block_structure|dynamic|actorder|"
+    "observer|"
+    "observer_kwargs|targets|weights|input_activations|output_activations|format|config_groups|"
+    "kv_cache_scheme|"
+    "global_compression_ratio|ignore|quantization_status|sparsity_config|transform_config"
+)
 
 _FAULTS = ("ValueError", "AssertionError", "NotImplementedError", "TypeError", "KeyError", "AttributeError")
 
@@ -125,6 +137,17 @@ RULES: tuple[CauseRule, ...] = (
         build=_processor,
         versions="transformers 5.x",
     ),
+    CauseRule(
+        literal="multiple of the number of attention heads",
+        pattern=r"hidden size \(\d{1,9}\) is not a multiple of the number of attention heads",
+        build=_config,
+        versions="transformers 4.20 to 5.x",
+    ),
+    CauseRule(
+        literal="No tokenizer file found in directory: ",
+        build=_tokenizer,
+        versions="transformers 5.x",
+    ),
     CauseRule(literal="Unsupported activation: ", build=_config, versions="0.2 to 0.33"),
     CauseRule(
         literal="Activation function ",
@@ -146,9 +169,11 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="validation error",
-        pattern=r"(?:scale|zp)_dtype\n {1,4}Extra inputs are not permitted",
+        pattern=r"validation errors? for (?:VllmConfig|Quantization\w{1,20})\n"
+        rf"(?:[\w.]{{0,80}}\.)?(?:{_QUANTIZED})\n {{1,4}}",
         build=lambda _: ModelConfigInvalid(
-            message="the checkpoint's quantization has fields that this compressed-tensors does not know",
+            message="the checkpoint's quantization has fields or values that this compressed-tensors does"
+            " not know",
             hint="upgrade vLLM together with compressed-tensors: pip install -U vllm",
             confidence="likely",
             retryable=False,

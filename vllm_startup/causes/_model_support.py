@@ -244,6 +244,19 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4.20 to 5.x",
     ),
     CauseRule(
+        literal="get_tokenizer",
+        pattern=r"Repo id must (?:be in the form|use) [^\n]{1,300}?: '(?P<path>[^'\n]{1,400})'"
+        r"|(?<!\S)(?P<name>\S{1,400}) is not a local folder and is not a valid model identifier",
+        frame="get_tokenizer",
+        build=lambda found: TokenizerInvalid(
+            message=f"there is no tokenizer {found.word('path') or found.word('name')}",
+            hint="correct --tokenizer, or leave it out where the model brings its own",
+            confidence="likely",
+            retryable=False,
+        ),
+        versions="0.4 to 0.33",
+    ),
+    CauseRule(
         literal="Couldn't instantiate the backend tokenizer", build=_tokenizer, versions="transformers 4 to 5"
     ),
     CauseRule(literal="Can't load tokenizer for", build=_tokenizer, versions="transformers 4 to 5"),

@@ -144,7 +144,12 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="must evenly divide the total world size",
         pattern=r"--nnodes (?P<size>\d+)`? must evenly divide the total world size \((?P<count>\d+)\)",
-        build=lambda found: attrs.evolve(_indivisible(found), what="world size", confidence="certain"),
+        build=lambda found: attrs.evolve(
+            _indivisible(found),
+            message=f"--nnodes {found.word('size')} does not divide the world size {found.word('count')}",
+            what="world size",
+            confidence="certain",
+        ),
         versions="0.33",
     ),
     CauseRule(

@@ -60,6 +60,15 @@ class Found:
         """What the exception says, without its class where it says something; or the line."""
         return self.text if self.error is None else self.error.text or self.error.full
 
+    @property
+    def plain(self) -> str:
+        """What the exception says, without what pydantic puts around it: the class, its input, a link."""
+        framed = compiled(_FRAMED).search(self.said)
+        if framed is None:
+            return self.said
+        what = " ".join(framed["what"].split()).strip()
+        return f"{framed['field']}: {what}" if framed["field"] else what or self.said
+
     def word(self, name: str) -> str | None:
         """A named group; None where the pattern has none of it, or it took no part or is empty."""
         said: str | None = self.match.groupdict().get(name) if self.match is not None else None
@@ -181,6 +190,11 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """The pattern, compiled when it is first needed: at import it would cost 0.2 ms each."""
     return re.compile(pattern, re.DOTALL)
 
+
+_FRAMED: Final = (
+    r"^\d{1,4} validation errors? for \w{1,60}\s{1,4}(?:(?P<field>[\w.]{1,80})\n)?\s{0,4}"
+    r"(?:Value error, |Assertion failed, )?(?P<what>.*?)(?:\[type=|$)"
+)
 
 # In the order in which they are asked; the order decides between rules of one rank.
 FAMILIES: Final = (
