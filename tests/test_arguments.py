@@ -48,6 +48,8 @@ def parsed(line: str, **environ: str) -> ServerArguments:
             "http://127.0.0.1:9300",
         ),
         ("vllm serve m --root-path /llm", "http://127.0.0.1:8000"),
+        ("vllm serve m --port 99999", "http://127.0.0.1:8000"),
+        ("vllm serve m --port 0", "http://127.0.0.1:8000"),
     ],
 )
 def test_the_url_is_where_the_command_says(line: str, url: str | None) -> None:

@@ -284,6 +284,16 @@ def test_an_error_that_may_be_survived_is_a_warning() -> None:
     assert "(line 7)" in found.warnings[0].text
 
 
+def test_an_engine_that_is_made_in_an_applications_lifespan_goes_through_its_phases() -> None:
+    """There uvicorn speaks first."""
+    uvicorn = ["INFO:     Started server process [7]", "INFO:     Waiting for application startup."]
+
+    found = diagnose([*uvicorn, ENGINE, "INFO:     Application startup complete."])
+
+    phases = [span.phase.value for span in found.phases]
+    assert phases == ["initializing", "starting_server", "ready"]
+
+
 def test_a_log_that_ends_in_a_wait_for_others_says_for_what() -> None:
     waits = "INFO 04-01 02:46:00 [ray.py:214] Waiting for creating a placement group of specs for 10 seconds."
 

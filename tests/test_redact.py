@@ -128,6 +128,8 @@ def test_secrets_are_hidden(text: str, expected: str) -> None:
         "TOKENIZERS_PARALLELISM=false VLLM_MAX_TOKENS=16384",
         "key_cache shape: [2, 16], routing key: x",
         "unrecognized arguments: ['--api-key', '--port', '1']",
+        "vllm serve: error: argument --api-key: expected at least one argument",
+        "Failed to determine user credentials: No such process",
         "basic configuration; bearer of news; authorization: user is unknown",
     ],
 )

@@ -37,7 +37,7 @@ _NAMED: Final = (
     r"""(?P<sep>\\?["']?[ \t]{0,4}[:=][ \t]{0,4})(?P<value>""" + _VALUE + ")"
 )  # fmt: skip
 
-_FLAG_ALONE: Final = r"(?i:--[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase))"
+_FLAG_ALONE: Final = r"(?i:(?<![\w-])--(?!-)[\w.-]{0,40}(?:key|token|secret|password|passwd|passphrase))"
 # ``--api-key a b`` (vLLM takes several), ``--hf-token x``, ``--ssl-keyfile-password x``; in the repr of a
 # list: ``'--api-key', 'a', 'b'``.
 _FLAG: Final = (

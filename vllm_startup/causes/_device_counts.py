@@ -103,6 +103,19 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.32 to 0.33",
     ),
     CauseRule(
+        literal="set ASCEND_RT_VISIBLE_DEVICES:",
+        pattern=r"set ASCEND_RT_VISIBLE_DEVICES:(?P<devices>[\d,]{1,100}) error, input data rang\w{0,2} ?"
+        r"\[0-(?P<available>\d{1,4})\)",
+        where="both",
+        build=lambda found: InvalidDevice(
+            message=f"ASCEND_RT_VISIBLE_DEVICES={found.word('devices')} names a device that is not here: "
+            f"only {found.word('available')} are",
+            hint="number the devices as they are visible inside the container, from 0 on",
+            retryable=False,
+        ),
+        versions="CANN 8",
+    ),
+    CauseRule(
         literal="invalid device ordinal",
         build=lambda _: InvalidDevice(
             message="a rank was given a GPU that its process cannot see",
