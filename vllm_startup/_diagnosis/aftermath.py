@@ -40,6 +40,7 @@ WRAPPERS: Final = (
     "Ray workers have not started successfully",
     "Input socket thread died during startup",
     "Task was destroyed but it is pending",
+    "TBE Subprocess[task_distribute] raise error",  # CANN: "main process disappeared!"
 )
 """Exceptions that only say that another process failed (vLLM 0.4 to 0.33)."""
 
@@ -304,6 +305,7 @@ def _asked(text: str, process: str | None, line: int) -> Cause:
     return with_evidence(cause, text, process, line)
 
 
+_FRONT_ENDS: Final = ("apiserver", "rustfrontend")  # the latter 0.21 and newer
 _CRASHES: Final = {4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 11: "SEGV"}
 _COLLECT: Final = (
     "collect the lines above, the kernel's log (dmesg) and the container's or unit's exit status"
@@ -340,11 +342,11 @@ def _vanished(ends: Ends) -> Cause:
     text, process, line = ends.wrapper
     cause: Cause
     first = next(iter(ends.codes), "")
-    if first.lower().startswith("apiserver"):
+    if first.lower().startswith(_FRONT_ENDS):
         _, text, line = ends.codes[first]
         process = None
         cause = FrontendDied(
-            message=f"{first}, an API server process, ended while the engines were starting; {_COLLECT}",
+            message=f"{first}, an API server process, ended before the server was up; {_COLLECT}",
             confidence="likely",
         )
     elif ends.wrapper_lost and (ends.workers or ends.engines):  # else the lines above are not there

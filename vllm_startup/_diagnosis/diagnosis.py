@@ -39,7 +39,7 @@ from vllm_startup._diagnosis.candidates import (
 )
 from vllm_startup._diagnosis.evidence import with_evidence
 from vllm_startup._diagnosis.jury import UNCLASSIFIED, Jury
-from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_harmless
+from vllm_startup._diagnosis.tone import HARMLESS_LEVELS, is_farewell, is_harmless
 from vllm_startup._log.exceptions import HEADER, RaisedChain
 from vllm_startup._log.exceptions import LITERALS as EXCEPTION_LITERALS
 from vllm_startup._log.tracebacks import Tracebacks
@@ -155,7 +155,7 @@ class Diagnosis:
 
     def skip(self, line: Line) -> None:
         """Take note of a line that holds none of the `clues`, while not `busy`."""
-        if line.source is not None and line.level in HARMLESS_LEVELS:
+        if line.source is not None and line.level in HARMLESS_LEVELS and not is_farewell(line):
             self._mild = line.number
 
     def finish(self) -> None:

@@ -41,6 +41,11 @@ def is_harmless(line: Line) -> bool:
     return any(word.strip("[]:-|,") in _MILD for word in head[:80].split()[:6])
 
 
+def is_farewell(line: Line) -> bool:
+    """Whether a harmless line only tells that something is taken down, as after a failure, too."""
+    return line.message.startswith(("Shutting down ", "Shutdown "))
+
+
 @cache
 def _attempt() -> re.Pattern[str]:
     return re.compile(r"(?i)\b(?:attempt|try|retry|retrying) \(?(\d{1,4}) ?(?:of|/) ?(\d{1,4})")
