@@ -72,6 +72,38 @@ async def test_it_is_awaited_then_read_as_history_then_followed(near: Near, log:
     await probe.aclose()
 
 
+async def test_it_says_when_what_it_held_already_has_been_told(near: Near, log: Path) -> None:
+    log.write_text("x" * (2 << 20) + "\n")  # more than one piece
+    probe = FarLogProbe(near, str(log), clock_ahead_s=lambda: 0.0)
+    told: list[Reading] = []
+    while LogCaughtUp() not in told:
+        assert not probe.read
+        told += await looked(probe)
+    assert not probe.read  # it is only on its way
+    await looked(probe, 2)
+    assert probe.read
+    await probe.aclose()
+
+
+async def test_a_log_that_is_not_there_or_no_file_has_nothing_to_say(near: Near, tmp_path: Path) -> None:
+    missing = FarLogProbe(near, str(tmp_path / "missing"), clock_ahead_s=lambda: 0.0)
+    await looked(missing, 2)
+    assert missing.read
+    folder = FarLogProbe(near, str(tmp_path), clock_ahead_s=lambda: 0.0)
+    near.down = True
+    for _ in range(2):
+        with pytest.raises(ConnectionLostError):
+            await looked(folder)
+    assert not folder.read
+    near.down = False
+    for _ in range(2):
+        with pytest.raises(ValueError, match="is a directory"):
+            await looked(folder)
+    assert folder.read
+    await missing.aclose()
+    await folder.aclose()
+
+
 async def test_nothing_is_lost_or_doubled_when_the_connection_is(near: Near, log: Path) -> None:
     log.write_text("before\n")
     probe = FarLogProbe(near, str(log), clock_ahead_s=lambda: 0.0)

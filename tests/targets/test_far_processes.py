@@ -14,7 +14,7 @@ import pytest
 from far import SHELLS, Near
 
 from vllm_startup.probes import ProbeNote, ProcessExited, ProcessFound, ProcessTree, Reading
-from vllm_startup.probes._system import Identity, ProcSystem
+from vllm_startup.probes._system import ProcSystem, Stat
 from vllm_startup.targets import MainProcess, TargetError
 from vllm_startup.targets._ssh.connection import ConnectionLostError
 from vllm_startup.targets._ssh.processes import FarProcessProbe
@@ -204,13 +204,52 @@ async def test_a_supervisor_hears_of_ends_first(near: Near, family: tuple[int, i
 
 
 async def test_a_pid_that_is_another_process_by_now_has_ended(near: Near) -> None:
-    looking, _ = probe(near, os.getpid(), once=True, identity=Identity(os.getpid(), 12.5))
+    seen = ProcSystem().stat(os.getpid())
+    assert seen is not None
+    looking, _ = probe(near, os.getpid(), once=True, seen=seen._replace(started_at=12.5))
     readings = list(await looking.sample(0.0))
     (exited,) = of(ProcessExited, readings)
     assert isinstance(exited, ProcessExited)
     assert exited.root
     with pytest.raises(StopAsyncIteration):
         await looking.sample(1.0)
+    await looking.aclose()
+
+
+def dead() -> Stat:
+    """A process that was seen, and has ended since."""
+    process = subprocess.Popen(["sleep", "60"])
+    seen = ProcSystem().stat(process.pid)
+    process.kill()
+    process.wait()
+    assert seen is not None
+    return seen
+
+
+async def test_one_that_has_ended_since_it_was_named_is_told_with_when_it_began(near: Near) -> None:
+    seen = dead()
+    looking, _ = probe(near, seen.pid, once=True, seen=seen)
+    found, exited = await looking.sample(0.0)
+    assert isinstance(found, ProcessFound)
+    assert found.started_at == seen.started_at
+    assert found.age_s == pytest.approx(time.time() - seen.started_at, abs=2)
+    assert exited == ProcessExited(pid=seen.pid, name="sleep", root=True)
+    await looking.aclose()
+
+
+@pytest.mark.parametrize(("read_at", "told_at"), [(3.0, 3.0), (999.0, 30.0)], ids=["read", "not read"])
+async def test_an_end_waits_for_what_the_log_held_already_but_not_for_ever(
+    near: Near, read_at: float, told_at: float
+) -> None:
+    seen, now = dead(), 0.0
+    looking, _ = probe(near, seen.pid, once=True, seen=seen, log_read=lambda: now >= read_at)
+    (found,) = await looking.sample(now)
+    assert isinstance(found, ProcessFound)
+    while not (told := list(await looking.sample(now))):
+        now += 1.0
+    assert (now, [type(reading) for reading in told]) == (told_at, [ProcessExited])
+    with pytest.raises(StopAsyncIteration):
+        await looking.sample(now)
     await looking.aclose()
 
 

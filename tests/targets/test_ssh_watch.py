@@ -18,6 +18,7 @@ from sshd import Sshd
 
 import vllm_startup
 from vllm_startup import Event, StartupError, StartupReport, Timeouts, causes
+from vllm_startup._wait import located
 from vllm_startup.targets import TargetError, ssh
 
 GPUS = 2
@@ -59,6 +60,14 @@ class Server:
         self._processes.append(process)
         return process.pid
 
+    def wrapped(self, scenario: str) -> int:
+        """Run it in a script there that goes on when it has ended; return the script's pid."""
+        demo = f"{sys.executable} -m vllm_startup._demo --scenario={scenario} --speed=10"
+        code = f"{demo} vllm serve m --port {self.port} >{self.log} 2>&1; sleep 60; exit 1"
+        process = subprocess.Popen(["bash", "-c", code], stdin=subprocess.DEVNULL, start_new_session=True)
+        self._processes.append(process)
+        return process.pid
+
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Kill it, and reap it as its parent there would."""
         process = next(process for process in self._processes if process.pid == pid)
@@ -86,8 +95,6 @@ async def watched(
     sshd: Sshd, *, pid: int | None, log: Path | None, **terms: object
 ) -> AsyncIterator[vllm_startup.Startup]:
     target = ssh("gpubox", pid=pid, log=log, options=sshd.options)
-    from vllm_startup._wait import located
-
     site = await located(target)
     async with vllm_startup.watch(target=site, **terms) as startup:  # type: ignore[arg-type]
         yield startup
@@ -175,6 +182,20 @@ async def test_a_failed_start_has_its_cause(sshd: Sshd, there: Server) -> None:
     assert caught.value.cause.confidence == "certain"
 
 
+async def test_the_log_of_one_that_dies_as_the_watch_begins_is_read_first(sshd: Sshd, there: Server) -> None:
+    pid = there.wrapped("out-of-memory")
+    await asyncio.to_thread(wait_for_line, there.log, "Engine core initialization failed")
+    site = await located(ssh("gpubox", pid=pid, log=there.log, options=sshd.options))
+    there.kill(pid)
+    async with vllm_startup.watch(target=site) as startup:
+        with pytest.raises(StartupError) as caught:
+            await startup.wait_until_ready()
+    assert isinstance(caught.value.cause, causes.GpuOutOfMemory)
+    assert "loading_weights" in [span.phase.value for span in caught.value.report.phases]
+    assert len(caught.value.report.attempts) == 1
+    assert server.left_behind() == []
+
+
 async def test_a_kill_in_the_middle_is_told(sshd: Sshd, there: Server) -> None:
     pid = there.start("hang")
     async with watched(sshd, pid=pid, log=there.log) as startup:
@@ -200,7 +221,7 @@ async def test_a_late_attach_reads_what_was_said_before(sshd: Sshd, there: Serve
 
 def wait_for_line(log: Path, text: str) -> None:
     deadline = time.monotonic() + 20
-    while text not in log.read_text():
+    while not log.exists() or text not in log.read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
 

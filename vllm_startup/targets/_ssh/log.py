@@ -14,7 +14,7 @@ from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import LogOpened, ProbeNote, Reading
 from vllm_startup.probes._files import FileStatus, OpenFile
 from vllm_startup.probes._log import FileFollower
-from vllm_startup.targets._ssh.connection import Connection
+from vllm_startup.targets._ssh.connection import Connection, ConnectionLostError
 from vllm_startup.targets._ssh.shell import Shell
 
 # Requests: `s`: what is at the path; `o`: open that; `f ID`: what is open; `r ID SIZE FROM`: read from it.
@@ -156,6 +156,9 @@ class FarLogProbe:
         self._clock_ahead_s = clock_ahead_s
         self._runner = BlockingRunner("vllm_startup-far-log")
         self._told_lost = False
+        self._answered = False
+        self.read = False
+        """Whether what it held before the watch has been told, or cannot be."""
 
     @property
     def interval_s(self) -> float:
@@ -169,7 +172,15 @@ class FarLogProbe:
             OSError: It cannot be read, or there is no connection. It is tried again.
             ValueError: What is at the path is no regular file.
         """
-        await self._runner.run(self._follower.step)
+        self.read = self.read or (self._answered and not self._follower.behind)
+        try:
+            await self._runner.run(self._follower.step)
+        except ConnectionLostError:
+            raise
+        except (PermissionError, ValueError):  # an answer, too
+            self._answered = True
+            raise
+        self._answered = True
         readings = [self._named(reading) for reading in self._follower.take()]
         if self._files.lost and not self._told_lost:
             self._told_lost = True

@@ -9,6 +9,7 @@ from typing import Final
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import ProbeNote, ProcessExited, ProcessFound, Reading
 from vllm_startup._redact import redact_command
+from vllm_startup.probes._exits import Exit
 from vllm_startup.probes._family import Family, Member
 from vllm_startup.probes._process import worth_telling
 from vllm_startup.probes._system import Identity, Stat
@@ -20,13 +21,15 @@ from vllm_startup.targets._ssh.system import FarSystem
 _INTERVAL_S: Final = 1.0
 # Three answers at the most, the first of which tells whether there is a connection.
 _LIMIT_S: Final = 12.0
+_FIRST_WORDS_S: Final = 30.0  # for all that a log holds already, as for a container's
 
 
 class FarProcessProbe:
     """Tells of the main process, its tree, and the ends of those that matter, a second late at the most.
 
     It also keeps the connection: it makes it anew when it was lost, and closes it when the watch is over.
-    How a process ended is known only of one that its parent has not asked about yet.
+    How a process ended is known only of one that its parent has not asked about yet. What the log held
+    before the watch is told before any end: it may say why.
 
     Args:
         connection: How the machine is reached.
@@ -35,7 +38,8 @@ class FarProcessProbe:
         heard: Asked of each end whether it may be told as it is; a supervisor may know more.
         tree: Whether its tree is the server's.
         once: Whether nothing is left to be seen when its tree has gone; False where others follow.
-        identity: Who the main process has to be, where that is known.
+        seen: The main process as it was when it was named, where it has to be that one.
+        log_read: Returns whether what the log held before the watch has been told.
     """
 
     name = "process"
@@ -51,7 +55,8 @@ class FarProcessProbe:
         heard: Callable[[ProcessExited], bool] | None = None,
         tree: bool = True,
         once: bool = False,
-        identity: Identity | None = None,
+        seen: Stat | None = None,
+        log_read: Callable[[], bool] = lambda: True,
     ) -> None:
         self._connection = connection
         self._system = system
@@ -59,13 +64,16 @@ class FarProcessProbe:
         self._heard = heard
         self._tree = tree
         self._once = once
-        self._identity = identity
+        self._seen = seen
+        self._log_read = log_read
         self._pid: int | None = None
         self._family: Family | None = None
         self._root: Identity | None = None
         self._watched: dict[Identity, str] = {}
         self._members: tuple[int, ...] = ()
         self._ready: list[Reading] = []
+        self._held: list[Reading] = []
+        self._held_since: float | None = None
         self._finished = False
         self._runner = BlockingRunner("vllm_startup-far-processes")
 
@@ -81,12 +89,15 @@ class FarProcessProbe:
             ConnectionLostError: There is no connection, or nothing comes over it.
             OSError: The shell there has ended.
         """
-        if self._finished and not self._ready:
+        if self._finished and not self._ready and not self._held:
             raise StopAsyncIteration
         if not self._finished:
             await self._runner.run(self._look)
+        elif self._held and not self._may_tell_ends(now):
+            await self._runner.run(self._connection.ensure)  # the log is still to be read over it
         readings, self._ready = self._ready, []
-        return [reading for reading in readings if self._may_tell(reading)]
+        self._held += [reading for reading in readings if self._may_tell(reading)]
+        return self._released(now)
 
     async def aclose(self) -> None:
         """Close the connection, with all that goes over it."""
@@ -100,6 +111,20 @@ class FarProcessProbe:
 
     def _may_tell(self, reading: Reading) -> bool:
         return self._heard is None or not isinstance(reading, ProcessExited) or self._heard(reading)
+
+    def _may_tell_ends(self, now: float) -> bool:
+        late = self._held_since is not None and now - self._held_since >= _FIRST_WORDS_S
+        return late or self._log_read()
+
+    def _released(self, now: float) -> list[Reading]:
+        """What is told now, in order: nothing from the first end on that waits for the log."""
+        ends = [isinstance(reading, ProcessExited) for reading in self._held]
+        told = len(ends)
+        if any(ends) and not self._may_tell_ends(now):
+            told = ends.index(True)
+            self._held_since = now if self._held_since is None else self._held_since
+        released, self._held = self._held[:told], self._held[told:]
+        return released
 
     # --- in the thread ------------------------------------------------------------------------
 
@@ -118,16 +143,28 @@ class FarProcessProbe:
 
     def _find(self, pid: int) -> None:
         stat = self._system.stat(pid)
-        if stat is None or stat.ended or (self._identity is not None and stat.identity != self._identity):
-            if self._once:  # it has ended since it was named
-                exited = ProcessExited(pid=pid, name=stat.program if stat else "", root=True)
-                self._ready += [ProcessFound(pid=pid), exited]
+        if stat is not None and self._seen is not None and stat.identity != self._seen.identity:
+            stat = None  # its pid is another's by now
+        if stat is None or stat.ended:
+            if self._once:
+                self._ready += self._ended_since(pid, stat)
                 self._finished = True
             return
         self._root = stat.identity
         self._family = Family(stat.identity, system=self._system)
         self._watched[stat.identity] = stat.program
         self._ready += self._described(stat)
+
+    def _ended_since(self, pid: int, stat: Stat | None) -> list[Reading]:
+        """Of a process that has ended since it was named: when it began tells which words are its own."""
+        known, how = stat or self._seen, Exit() if stat is None else self._system.exit_of(pid)
+        found = ProcessFound(
+            pid=pid,
+            started_at=None if known is None else known.started_at,
+            age_s=None if known is None else self._system.age_s(known),
+        )
+        name = "" if known is None else known.program
+        return [found, ProcessExited(pid=pid, name=name, code=how.code, signal=how.signal, root=True)]
 
     def _described(self, stat: Stat) -> list[Reading]:
         found = ProcessFound(

@@ -14,7 +14,7 @@ from vllm_startup._arguments import parse_command
 from vllm_startup._log.splitter import LineSplitter
 from vllm_startup._url import ServerAddress
 from vllm_startup.probes._protocol import Probe
-from vllm_startup.probes._system import Identity
+from vllm_startup.probes._system import Stat
 from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._place import MOST_BYTES, Heard, PlacedTarget, ProcessLooks
 from vllm_startup.targets._ssh.connection import Connection
@@ -53,6 +53,7 @@ class FarPlace:
         self.system = FarSystem(connection)
         self._commands_seen = FarSystem(connection)  # `system` is the process probe's, in a thread of its own
         self.keeper: FarProcessProbe | None = None
+        self._logs: list[FarLogProbe] = []
 
     def clock_ahead_s(self) -> float:
         """How far its clock is ahead of this machine's, in seconds."""
@@ -72,17 +73,19 @@ class FarPlace:
         return ProcessLooks(probes=[keeper, self._gpu_probe(gpus, lambda: pid.pid, keeper)])
 
     def look_at_one(
-        self, pid: int | None, *, gpus: Sequence[int | str] | None, identity: Identity | None
+        self, pid: int | None, *, gpus: Sequence[int | str] | None, seen: Stat | None
     ) -> Sequence[Probe]:
         """What looks at one process there and no other; without one, at the connection alone."""
-        keeper = self._keep(MainProcess(pid), once=pid is not None, identity=identity)
+        keeper = self._keep(MainProcess(pid), once=pid is not None, seen=seen)
         if pid is None and gpus is None:
             return [keeper]
         return [keeper, self._gpu_probe(gpus, lambda: pid, keeper)]
 
     def log_probe(self, path: str) -> Probe:
         """What follows a log file there."""
-        return FarLogProbe(self.connection, path, clock_ahead_s=self.clock_ahead_s)
+        probe = FarLogProbe(self.connection, path, clock_ahead_s=self.clock_ahead_s)
+        self._logs.append(probe)
+        return probe
 
     def read_log(self, path: str) -> Iterator[str]:
         """The lines of a file there, up to now."""
@@ -155,10 +158,17 @@ class FarPlace:
         heard: Heard | None = None,
         tree: bool = True,
         once: bool = False,
-        identity: Identity | None = None,
+        seen: Stat | None = None,
     ) -> FarProcessProbe:
         self.keeper = FarProcessProbe(
-            self.connection, self.system, main, heard=heard, tree=tree, once=once, identity=identity
+            self.connection,
+            self.system,
+            main,
+            heard=heard,
+            tree=tree,
+            once=once,
+            seen=seen,
+            log_read=lambda: all(log.read for log in self._logs),
         )
         return self.keeper
 
@@ -196,7 +206,7 @@ class SshTarget:
             place = FarPlace(connection)
             site = self._site(place, gpus)
             url, own_url = _asked(site.url), _asked_at_first(site.own_url)  # here, where it may take its time
-            keeper = () if place.keeper is not None else place.look_at_one(None, gpus=None, identity=None)
+            keeper = () if place.keeper is not None else place.look_at_one(None, gpus=None, seen=None)
         except BaseException:
             connection.close()
             raise
@@ -230,16 +240,16 @@ class SshTarget:
     def _site(self, place: FarPlace, gpus: Iterable[int | str] | None) -> Site:
         if self.target is not None:
             return self.target.at(place).locate(gpus=gpus)
-        identity = None if self.pid is None else self._identified(place.system, self.pid)
+        seen = None if self.pid is None else self._seen(place.system, self.pid)
         chosen = None if gpus is None else list(gpus)
         logs = [] if self.log is None else [place.log_probe(self.log)]
         return Site(
             name=f"log {self.log}" if self.pid is None else f"process {self.pid}",
-            probes=[*place.look_at_one(self.pid, gpus=chosen, identity=identity), *logs],
+            probes=[*place.look_at_one(self.pid, gpus=chosen, seen=seen), *logs],
             own_url=None if self.pid is None else partial(_own_url, place, self.pid),
         )
 
-    def _identified(self, system: FarSystem, pid: int) -> Identity:
+    def _seen(self, system: FarSystem, pid: int) -> Stat:
         """The process, which must be there."""
         try:
             system.refresh([pid])
@@ -255,7 +265,7 @@ class SshTarget:
                 f"pid {pid} does not exist on {self.host}: give the id of the vllm process there while it"
                 " runs"
             )
-        return stat.identity
+        return stat
 
 
 def _own_url(place: FarPlace, pid: int) -> str | None:
