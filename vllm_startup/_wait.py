@@ -97,7 +97,8 @@ def watch(
                 own=url is None,
             )
             address, certain = (url, True) if url is not None else _address(site)
-            looking.append(make(address) if certain else _seeking(address, site, make))
+            fixed = url is not None or (certain and site.start is None)
+            looking.append(make(address) if fixed else _seeking(address, site, make, found=certain))
         return Startup(
             [*looking, *probes],
             url=address,
@@ -352,12 +353,18 @@ def _address(site: Site) -> tuple[str, bool]:
     return own or site.url() or DEFAULT_URL, own is not None or site.own_url is None
 
 
-def _seeking(likely: str, site: Site, make: Callable[[str], HealthProbe]) -> Probe:
-    """For a server whose own arguments are not there yet."""
+def _seeking(address: str, site: Site, make: Callable[[str], HealthProbe], *, found: bool) -> Probe:
+    """For a server whose own arguments are not there yet, or whose next start may listen elsewhere."""
     from vllm_startup.probes._seeking import SeekingProbe
 
-    assert site.own_url is not None
-    return SeekingProbe(likely, find=site.own_url, make=make)
+    return SeekingProbe(
+        address,
+        found=found,
+        find=site.own_url or (lambda: None),
+        find_anew=partial(_address, site),
+        make=make,
+        start=site.start,
+    )
 
 
 def _health_probe(

@@ -32,11 +32,20 @@ class Looking(HealthProbe):
 class Lab:
     """A probe that seeks, and what it has made."""
 
-    def __init__(self, find: Callable[[], str | None]) -> None:
+    def __init__(self, find: Callable[[], str | None], *, found: bool = False) -> None:
         self.asked = 0
+        self.start = 1
+        self.likely = LIKELY
         self.made: list[Looking] = []
         self._find = find
-        self.probe = SeekingProbe(LIKELY, find=self._count, make=self._make)
+        self.probe = SeekingProbe(
+            LIKELY,
+            found=found,
+            find=self._count,
+            find_anew=self._anew,
+            make=self._make,
+            start=lambda: self.start,
+        )
 
     async def look(self, now: float) -> list[Reading]:
         """Look, and let a question be answered."""
@@ -49,6 +58,10 @@ class Lab:
     def _count(self) -> str | None:
         self.asked += 1
         return self._find()
+
+    def _anew(self) -> tuple[str, bool]:
+        own = self._count()
+        return own or self.likely, own is not None
 
     def _make(self, url: str) -> Looking:
         self.made.append(Looking(url))
@@ -93,4 +106,60 @@ async def test_it_asks_less_and_less_often_and_bears_errors() -> None:
     pauses = [round(later - earlier, 1) for earlier, later in pairwise(asked_at)]
     assert pauses[0] == FIRST_S
     assert max(pauses) == pauses[-1] == LAST_S
+    await lab.probe.aclose()
+
+
+async def test_a_new_start_is_looked_for_at_its_own_address() -> None:
+    answers = iter([OWN])
+    lab = Lab(lambda: next(answers), found=True)
+    assert [await lab.look(now) for now in (0.0, 100.0)] == [at(LIKELY)] * 2
+    assert lab.asked == 0
+    lab.start = 2
+    assert lab.probe.glance(100.0)
+    assert await lab.look(100.0) == at(LIKELY)
+    assert await lab.look(100.0) == [AddressFound(url=OWN)]
+    assert [await lab.look(now) for now in (100.1, 200.0)] == [at(OWN)] * 2
+    assert lab.asked == 1
+    await lab.probe.aclose()
+
+
+async def test_until_a_new_starts_own_address_is_found_the_likely_one_is_asked_as_it_is_by_then() -> None:
+    answers = iter([None, None, LIKELY])
+    lab = Lab(lambda: next(answers), found=True)
+    lab.start, lab.likely = 2, OWN
+    seen = [await lab.look(now) for now in (0.0, 0.1, 0.6, 0.7, 1.6, 1.7, 1.8)]
+    assert seen == [
+        at(LIKELY),
+        [AddressFound(url=OWN)],
+        at(OWN),
+        at(OWN),
+        at(OWN),
+        [AddressFound(url=LIKELY)],
+        at(LIKELY),
+    ]
+    await lab.probe.aclose()
+
+
+async def test_an_answer_about_the_start_before_is_none() -> None:
+    answers = iter([OWN, LIKELY])
+    lab = Lab(lambda: next(answers))
+    await lab.look(0.0)
+    lab.start = 2
+    assert await lab.look(0.1) == at(LIKELY)
+    assert [await lab.look(now) for now in (0.2, 100.0)] == [at(LIKELY)] * 2
+    assert lab.asked == 2
+    await lab.probe.aclose()
+
+
+async def test_an_error_about_a_new_start_is_asked_about_again() -> None:
+    def find() -> str | None:
+        if lab.asked == 1:
+            raise OSError("the engine is away")
+        return OWN
+
+    lab = Lab(find, found=True)
+    lab.start = 2
+    assert [await lab.look(now) for now in (0.0, 0.1)] == [at(LIKELY)] * 2
+    assert await lab.look(FIRST_S) == at(LIKELY)
+    assert await lab.look(FIRST_S) == [AddressFound(url=OWN)]
     await lab.probe.aclose()

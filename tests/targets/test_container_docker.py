@@ -431,6 +431,48 @@ async def test_its_server_is_found_where_it_is_reached_from_here(
     assert await url_of(engine, **network) == url
 
 
+def replaced(engine: FakeEngine, **network: Any) -> None:
+    """Another container of the same name, which has started."""
+    new = inspected("vllm", StartedAt=stamp(NOW + 61))
+    new["Id"] = "beef" * 16
+    new["HostConfig"]["NetworkMode"] = "bridge"
+    new["Args"] = network.pop("args", new["Args"])
+    new["NetworkSettings"].update(network)
+    engine.tell("die", exitCode="137")
+    engine.containers["vllm"] = new
+    engine.tell("start", at=NOW + 61)
+
+
+async def asked_at(engine: FakeEngine, url: str | None, until: str) -> str | None:
+    """Where the server is asked that took the place of another, a moment after its start was told."""
+    target = container("vllm", engine=engine.url)
+    startup = await asyncio.to_thread(lambda: vllm_startup.watch(url, target=target, restarts=1))
+    async with startup:
+        while not any("/events" in request for request in engine.requests):
+            await asyncio.sleep(0.005)
+        replaced(
+            engine, args=["serve", "m", "--port", "9"], Ports={"9/tcp": [{"HostIp": "", "HostPort": "9"}]}
+        )
+        deadline = time.monotonic() + 5
+        while len(startup.report().attempts) < 2 or startup.report().url != until:
+            if time.monotonic() > deadline:
+                break
+            await asyncio.sleep(0.01)
+        if url is not None:
+            await asyncio.sleep(0.2)
+        return startup.report().url
+
+
+async def test_one_that_takes_its_place_is_asked_at_its_own_address(engine: FakeEngine) -> None:
+    assert await url_of(engine, Ports={"8000/tcp": [{"HostIp": "", "HostPort": "1"}]}) == "http://127.0.0.1:1"
+    assert await asked_at(engine, None, "http://127.0.0.1:9") == "http://127.0.0.1:9"
+
+
+async def test_one_that_takes_its_place_is_asked_where_the_caller_says(engine: FakeEngine) -> None:
+    given = "http://127.0.0.1:2"
+    assert await asked_at(engine, given, given) == given
+
+
 async def test_a_container_in_anothers_network_is_reached_as_that_is(engine: FakeEngine) -> None:
     pod = inspected("pod")
     pod["Id"] = "beef" * 16

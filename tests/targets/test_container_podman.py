@@ -224,12 +224,13 @@ async def test_a_container_of_the_same_name_is_its_next_start(box: Podman, tmp_p
         box.run("rm", "--force", "--time=0", "vllm")
         box.serve("vllm", tmp_path, speed=8, port=port)
 
-    box.serve("vllm", tmp_path, speed=4, port=port)
+    box.serve("vllm", tmp_path, speed=4, port=free_port())
     report = await while_it_waits(
         container("vllm", engine=box.url), entered("configuring"), replace, restarts=1
     )
     assert report.outcome == "ready"
     assert [attempt.outcome for attempt in report.attempts] == ["failed", "ready"]
+    assert report.url == f"http://127.0.0.1:{port}"  # the new one listens elsewhere
 
 
 async def test_a_container_that_was_only_created_is_waited_for(box: Podman) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,23 @@ async def test_a_failed_start_there_has_its_cause(sshd: Sshd, box: Podman, tmp_p
     with pytest.raises(vllm_startup.StartupError) as caught:
         await vllm_startup.wait_until_ready(target=target, timeouts=LIMIT, exit_grace=2)
     assert caught.value.cause.kind == "gpu_out_of_memory"
+
+
+async def test_one_that_takes_its_place_there_is_asked_at_its_own_address(
+    sshd: Sshd, box: Podman, tmp_path: Path
+) -> None:
+    port = server._free_port()
+    box.serve("vllm", tmp_path, "hang", speed=4, port=server._free_port())
+    target = ssh("gpubox", container("vllm", engine=box.url), options=sshd.options)
+    startup = await asyncio.to_thread(lambda: vllm_startup.watch(target=target, timeouts=LIMIT, restarts=1))
+    async with startup:
+        async for event in startup.events():
+            if event.event == "phase_entered" and event.phase == "configuring":
+                break
+        await asyncio.to_thread(box.run, "rm", "--force", "--time=0", "vllm")
+        await asyncio.to_thread(box.serve, "vllm", tmp_path, speed=8, port=port)
+        report = await startup.wait_until_ready()
+    assert (report.outcome, report.url) == ("ready", f"http://127.0.0.1:{port}")
 
 
 def test_a_container_or_engine_that_is_not_there(sshd: Sshd, box: Podman) -> None:

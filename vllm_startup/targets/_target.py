@@ -39,6 +39,9 @@ class Site:
             where the caller names no address, and ``own_url`` does not tell.
         own_url: Returns what the running server's own arguments say of it, None while they are not there
             yet: it is asked again and again then, from a thread. None: nobody can tell better than ``url``.
+        start: Returns what tells the newest start that the probes have told of from others. The next one
+            may listen elsewhere: ``own_url`` and ``url`` are asked again then, from a thread. None: they
+            are not.
         probes: What looks at it, but for its health. At least one that follows restarts has an
             attribute ``follows_restarts = True``.
         tree_pids: Returns the server's processes on this machine, for telling whose socket listens;
@@ -55,6 +58,7 @@ class Site:
     probes: Sequence[Probe]
     url: Callable[[], str | None] = _unknown
     own_url: Callable[[], str | None] | None = None
+    start: Callable[[], object] | None = None
     tree_pids: Callable[[], Collection[int]] | None = None
     runs: Callable[[], bool] | None = None
     route: Callable[[ServerAddress], Route] | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from vllm_startup._arguments import ServerArguments, parse_command
@@ -18,6 +18,9 @@ from vllm_startup.targets._following import MainProcess
 from vllm_startup.targets._here import Here
 from vllm_startup.targets._place import Place
 from vllm_startup.targets._target import Site, TargetError
+
+if TYPE_CHECKING:
+    from vllm_startup.targets._containers.watch import Start
 
 _SERVICE: Final = "com.docker.compose.service"
 _PROJECT: Final = "com.docker.compose.project"
@@ -87,8 +90,11 @@ class ContainerTarget:
             own_url = partial(self._own_url, engine, name, lambda: main.pid if watched() else None)
         return Site(
             name=f"container {name}",
-            url=lambda: _url(engine, inspected, given or _guessed_arguments(inspected)),
+            url=lambda: _likely_url(
+                engine, inspected if watch.start is None else _again(engine, watch.start)
+            ),
             own_url=own_url,
+            start=lambda: _which(watch.start or state),
             probes=probes,
             tree_pids=None if local is None else local.tree_pids,
             runs=lambda: (life.newest or state).alive,
@@ -219,6 +225,21 @@ def _inspect(engine: Engine, name: str) -> Mapping[str, Any]:
     return found
 
 
+def _again(engine: Engine, start: Start) -> Mapping[str, Any]:
+    """What the engine says by now of the container of a start."""
+    import httpx
+
+    try:
+        return _inspect(engine, start.id)
+    except (EngineError, httpx.TransportError) as error:
+        raise TargetError(f"the engine at {engine.address} refuses to tell: {error}") from error
+
+
+def _which(start: Start | ContainerState) -> tuple[str, str | None]:
+    """What tells a start of a container's from others, also those of another container of its name."""
+    return start.id, start.started
+
+
 def _first_name(item: Mapping[str, Any]) -> str | None:
     names = [str(name).removeprefix("/") for name in item.get("Names") or ()]
     return next((name for name in names if "/" not in name), None)  # "/other/alias" is a link
@@ -277,6 +298,11 @@ def _url(engine: Engine, inspected: Mapping[str, Any], arguments: ServerArgument
         f"container {name} publishes no port for its server's {port}; give the address at which it is"
         " reached from here, or watch it with until='engine'"
     )
+
+
+def _likely_url(engine: Engine, inspected: Mapping[str, Any]) -> str | None:
+    """The same, by what is known from outside of what the server is given."""
+    return _url(engine, inspected, _given_arguments(inspected) or _guessed_arguments(inspected))
 
 
 def _given_arguments(inspected: Mapping[str, Any]) -> ServerArguments | None:

@@ -274,17 +274,20 @@ def _own_url(place: FarPlace, pid: int) -> str | None:
 
 
 def _asked(url: Callable[[], str | None]) -> Callable[[], str | None]:
-    """The same, with its answer, or the refusal for who wants one, known."""
+    """The same, with its first answer, or the refusal for who wants one, known."""
+    known: list[str | TargetError | None] = []
     try:
-        found = url()
+        known.append(url())
     except TargetError as error:
-        refusal = error
+        known.append(error)
 
-        def refused() -> str | None:
-            raise refusal
+    def answer() -> str | None:
+        first = known.pop() if known else url()
+        if isinstance(first, TargetError):
+            raise first
+        return first
 
-        return refused
-    return lambda: found
+    return answer
 
 
 def _asked_at_first(own_url: Callable[[], str | None] | None) -> Callable[[], str | None] | None:
