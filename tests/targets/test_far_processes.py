@@ -21,18 +21,18 @@ from vllm_startup.targets._ssh.processes import FarProcessProbe
 from vllm_startup.targets._ssh.system import FarSystem
 
 PARENT = """
-import multiprocessing, sys, time
+import multiprocessing, os, sys, time
 def title(name):
     import ctypes
     ctypes.CDLL(None).prctl(15, name.encode(), 0, 0, 0)
 def worker():
     title("VLLM::Worker_TP0")
+    print(os.getpid(), flush=True)
     time.sleep(600)
 if __name__ == "__main__":
     multiprocessing.set_start_method("fork")
     child = multiprocessing.Process(target=worker)
     child.start()
-    print(child.pid, flush=True)
     child.join()
     time.sleep(600)
 """
