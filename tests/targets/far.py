@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
@@ -18,10 +19,12 @@ class Near(Connection):
     Args:
         folder: Where programs are put.
         shell: Which program ``sh`` is there.
+        greeting: What the login shell prints before it does anything.
     """
 
-    def __init__(self, folder: Path, shell: str = "dash") -> None:
+    def __init__(self, folder: Path, shell: str = "dash", *, greeting: str = "") -> None:
         super().__init__("gpubox")
+        self._greets = f"printf %s {shlex.quote(greeting)}; " if greeting else ""
         self.bin = folder / "bin"
         self.bin.mkdir()
         self.down = False
@@ -41,7 +44,7 @@ class Near(Connection):
         path.chmod(0o755)
 
     def client(self, command: str) -> list[str]:
-        return ["env", f"PATH={self.bin}:/usr/bin:/bin", "sh", "-c", command]
+        return ["env", f"PATH={self.bin}:/usr/bin:/bin", "sh", "-c", self._greets + command]
 
     def ensure(self) -> None:
         self.check()

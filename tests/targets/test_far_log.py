@@ -119,6 +119,19 @@ async def test_nothing_is_lost_or_doubled_when_the_connection_is(near: Near, log
     await probe.aclose()
 
 
+async def test_what_a_login_shell_prints_is_none_of_it(tmp_path: Path, log: Path) -> None:
+    near = Near(tmp_path, greeting="Welcome to gpubox\n")
+    log.write_text("one\n")
+    probe = FarLogProbe(near, str(log), clock_ahead_s=lambda: 0.0)
+    assert lines(await looked(probe)) == ["one"]
+    lose(probe)
+    with log.open("a") as file:
+        file.write("two\n")
+    assert lines(await looked(probe)) == ["two"]
+    await probe.aclose()
+    near.close()
+
+
 async def test_a_rotated_file_is_read_to_its_end_first_also_after_a_loss(near: Near, log: Path) -> None:
     log.write_text("one\n")
     probe = FarLogProbe(near, str(log), clock_ahead_s=lambda: 0.0)

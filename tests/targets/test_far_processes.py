@@ -81,6 +81,20 @@ def test_it_tells_what_proc_here_tells(tmp_path: Path, shell: str) -> None:
     near.close()
 
 
+@pytest.mark.parametrize("greeting", ["Welcome to gpubox\n", "Welcome\n\n#1 of its kind\n", "> "])
+def test_what_a_login_shell_prints_is_no_answer(tmp_path: Path, greeting: str) -> None:
+    near = Near(tmp_path, greeting=greeting)
+    there = FarSystem(near)
+    for _ in range(2):  # another shell greets again
+        there.refresh([os.getpid()])
+        stat = there.stat(os.getpid())
+        assert stat is not None
+        assert stat.ppid == os.getppid()
+        assert there.clock_ahead_s == 0.0
+        there._shell._drop()
+    near.close()
+
+
 def test_a_clock_there_that_is_wrong(near: Near) -> None:
     near.program("date", 'echo "$(( $(/bin/date +%s) + 3600 ))"')
     there = FarSystem(near)
@@ -119,7 +133,9 @@ def test_a_process_stays_the_same_over_reconnects_and_none_does_over_a_reboot(ne
 def test_a_machine_without_proc(near: Near) -> None:
     near.program("head", "exit 1")
     near.program(
-        "sh", 'exec /bin/bash -c \'while read -r n f; do echo 1; echo; printf "\\n#%s\\n" "$n"; done\''
+        "sh",
+        "exec /bin/bash -c 'echo; echo vllm-startup-begins;"
+        ' while read -r n f; do echo 1; echo; printf "\\n#%s\\n" "$n"; done\'',
     )
     with pytest.raises(TargetError, match="gpubox shows no processes in /proc; only Linux"):
         FarSystem(near).refresh([1])

@@ -180,7 +180,7 @@ class Shell:
 
     def __init__(self, connection: Connection, script: str, *arguments: str) -> None:
         self._connection = connection
-        self._line = far_line(script, *arguments)
+        self._line = far_line(f"echo; echo {_MARK}; {script}", *arguments)
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._token = uuid.uuid4().hex
@@ -217,7 +217,7 @@ class Shell:
         deadline = asked_at + limit_s
         self._open()
         try:
-            if self._awaited is not None:
+            if self._awaited is not None:  # the mark of its beginning, or an answer that came too late
                 self._read(self._awaited, deadline)
             self._count += 1
             number = f"{self._token}-{self._count}"
@@ -255,6 +255,7 @@ class Shell:
             bufsize=0,
         )
         self._buffer.clear()
+        self._awaited = f"\n{_MARK}\n".encode()
         if self._closed:  # meanwhile, when there was nothing to end yet
             self._drop()
             raise OSError("the shell is closed")
