@@ -19,12 +19,13 @@ from vllm_startup import StartupError, StartupReport, Timeouts, causes
 from vllm_startup._diagnosing import diagnose
 from vllm_startup._readings import LogLines, NotRestarted, ProbeNote, ProcessExited, ProcessFound
 from vllm_startup.targets import TargetError, container
+from vllm_startup.targets._containers.container import _again
 from vllm_startup.targets._containers.engine import Engine
 from vllm_startup.targets._containers.engine_address import parse_engine
 from vllm_startup.targets._containers.log import LogProbe
 from vllm_startup.targets._containers.probes import StateProbe
 from vllm_startup.targets._containers.state import ContainerState, Life
-from vllm_startup.targets._containers.watch import Watch
+from vllm_startup.targets._containers.watch import Start, Watch
 
 FAILURE = "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization`."
 
@@ -466,6 +467,12 @@ async def asked_at(engine: FakeEngine, url: str | None, until: str) -> str | Non
 async def test_one_that_takes_its_place_is_asked_at_its_own_address(engine: FakeEngine) -> None:
     assert await url_of(engine, Ports={"8000/tcp": [{"HostIp": "", "HostPort": "1"}]}) == "http://127.0.0.1:1"
     assert await asked_at(engine, None, "http://127.0.0.1:9") == "http://127.0.0.1:9"
+
+
+async def test_one_that_has_gone_meanwhile_is_asked_about_again(engine: FakeEngine) -> None:
+    start = Start(id="beef" * 16, started=stamp(NOW), since=NOW, tty=False, earlier=False)
+    with pytest.raises(TargetError, match="refuses to tell"):
+        await asyncio.to_thread(_again, Engine(parse_engine(engine.url)), start)
 
 
 async def test_one_that_takes_its_place_is_asked_where_the_caller_says(engine: FakeEngine) -> None:

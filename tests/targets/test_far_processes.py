@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -170,13 +171,18 @@ async def test_it_finds_the_process_and_its_tree(near: Near, family: tuple[int, 
     await looking.aclose()
 
 
+def has_ended(pid: int) -> bool:
+    stat = ProcSystem().stat(pid)
+    return stat is None or stat.ended
+
+
 async def test_ends_are_told_the_main_process_first(near: Near, family: tuple[int, int]) -> None:
     parent, child = family
     looking, _ = probe(near, parent, once=True)
     await looking.sample(0.0)
     os.killpg(parent, signal.SIGKILL)
     deadline = time.monotonic() + 10
-    while "zombie" not in str(ProcSystem().stat(parent)):
+    while not all(has_ended(pid) for pid in (parent, child)):
         assert time.monotonic() < deadline
     exits = of(ProcessExited, list(await looking.sample(1.0)))
     assert [(e.pid, e.root) for e in exits if isinstance(e, ProcessExited)] == [
@@ -250,6 +256,21 @@ async def test_one_that_has_ended_since_it_was_named_is_told_with_when_it_began(
     assert found.started_at == seen.started_at
     assert found.age_s == pytest.approx(time.time() - seen.started_at, abs=2)
     assert exited == ProcessExited(pid=seen.pid, name="sleep", root=True)
+    await looking.aclose()
+
+
+async def test_one_that_has_ended_is_told_with_how_where_nobody_has_asked_yet(near: Near) -> None:
+    process = subprocess.Popen(["sleep", "60"])
+    system = FarSystem(near)
+    system.refresh([process.pid])
+    seen = system.stat(process.pid)
+    process.kill()
+    while not has_ended(process.pid):
+        await asyncio.sleep(0.001)
+    looking = FarProcessProbe(near, system, MainProcess(process.pid), once=True, seen=seen)
+    _, exited = await looking.sample(0.0)
+    assert exited == ProcessExited(pid=process.pid, name="sleep", signal=signal.SIGKILL, root=True)
+    process.wait()
     await looking.aclose()
 
 
