@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -128,6 +129,17 @@ async def test_too_many_clients_at_once_are_turned_away_and_the_next_is_served(a
         await gone(writer)
     await asyncio.sleep(0.1)
     assert (await asked.get("/livez"))[0] == 200
+
+
+async def test_its_end_while_a_client_has_not_asked_is_reported_as_no_error(asked: Asked) -> None:
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: errors.append(context))
+    reader, writer = await asyncio.open_connection("127.0.0.1", asked.port)
+    assert (await asked.get("/livez"))[0] == 200  # the silent one has been taken, too
+    await asked.listener.aclose()
+    assert await reader.read() == b""
+    await gone(writer)
+    assert errors == []
 
 
 async def test_an_address_in_use_is_an_error_before_anything_starts(asked: Asked) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import json
 import socket
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
@@ -74,7 +75,7 @@ class StatusListener:
 
     async def begin(self) -> None:
         """Answer from now on."""
-        self._server = await asyncio.start_server(self._serve, sock=self._listening, limit=_MOST_BYTES)
+        self._server = await asyncio.start_server(self._meet, sock=self._listening, limit=_MOST_BYTES)
 
     def close(self) -> None:
         """Listen no longer."""
@@ -90,19 +91,24 @@ class StatusListener:
             client.cancel()
         await asyncio.gather(*self._clients, return_exceptions=True)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        client = asyncio.current_task()
-        assert client is not None
+    def _meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Take a client. The task is ours: asyncio 3.11 reports one of its own that is cancelled."""
+        client = asyncio.ensure_future(self._serve(reader, writer))
         self._clients.add(client)
+        client.add_done_callback(partial(self._leave, writer))
+
+    def _leave(self, writer: asyncio.StreamWriter, client: asyncio.Task[None]) -> None:
+        self._clients.discard(client)
+        writer.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._clients) > _MOST_CONNECTIONS:
+            return
         try:
-            if len(self._clients) <= _MOST_CONNECTIONS:
-                async with asyncio.timeout(_LIMIT_S):
-                    await self._converse(reader, writer)
+            async with asyncio.timeout(_LIMIT_S):
+                await self._converse(reader, writer)
         except (OSError, TimeoutError):
             pass  # it went away, or says nothing
-        finally:
-            self._clients.discard(client)
-            writer.close()
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         import h11
