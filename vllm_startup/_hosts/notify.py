@@ -1,8 +1,8 @@
 """systemd's notification protocol, for a unit with ``Type=notify`` (sd_notify(3), systemd.service(5)).
 
-While something advances the start's timeout is extended, so that ``TimeoutStartSec=`` is how long it may
-take until we say the first word, and the stall limit how long the start may be silent after that: a guess
-of how long a whole start may take is not needed.
+While something advances the start's timeout is extended, so that a finite ``TimeoutStartSec=`` is no guess
+of how long a whole start may take. But ``systemctl daemon-reload`` makes systemd (252) forget what was
+extended, and end a start that is older than the setting: only ``infinity`` is safe, with our stall limit.
 """
 
 from __future__ import annotations
