@@ -153,6 +153,8 @@ class ProcessExited(Reading):
         code: Its exit status; None when a signal ended it or nobody could tell.
         signal: The number of the signal that ended it; None otherwise.
         root: Whether it was the main process. Its end is the end of the attempt.
+        ago_s: How long ago it ended, in seconds, where nobody was watching then; None where it has
+            just ended.
     """
 
     pid: int
@@ -160,6 +162,7 @@ class ProcessExited(Reading):
     code: int | None = None
     signal: int | None = None
     root: bool = False
+    ago_s: float | None = attrs.field(default=None, validator=_finite)
 
 
 @attrs.frozen(kw_only=True)

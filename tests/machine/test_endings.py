@@ -33,7 +33,7 @@ from scene import (
     worker,
 )
 
-from vllm_startup._readings import LogCaughtUp, LogEnded, LogOpened, MemoryEvents
+from vllm_startup._readings import LogCaughtUp, LogEnded, LogOpened, MemoryEvents, ProcessExited
 
 START: list[Seen] = [(0, opened()), (0, found()), (0, tree(server(), core()))]
 STREAM: list[Seen] = [(0, opened(stream=True)), (0, found()), (0, tree(server(), core()))]
@@ -535,6 +535,39 @@ def test_a_worker_that_is_killed_before_its_title_is_seen_is_named_as_the_log_na
     assert cause is not None
     assert (cause.kind, cause.message) == ("process_killed", "Worker_TP0 was ended by SIGKILL")
     assert [p.role for p in run.report.processes if p.pid == 30] == ["worker"]
+
+
+# --- a start that was over before the watch ---
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "lasted_s"),
+    [
+        pytest.param(40.0, 15.0, id="at its end"),
+        pytest.param(52.0, 5.0, id="not before its last line"),
+        pytest.param(None, 60.0, id="just now"),
+    ],
+)
+def test_a_start_that_was_over_lasted_until_its_end(ago_s: float | None, lasted_s: float) -> None:
+    """Its log tells when it began: 55 s before its end is told, 60 s before that has been judged."""
+    lines = (
+        "2026-11-30T12:00:00+00:00 gpu01 vllm[3]: " + BANNER,
+        "2026-11-30T12:00:05+00:00 gpu01 vllm[3]: " + INIT,
+    )
+    gone = ProcessExited(pid=10, name="vllm", code=1, root=True, ago_s=ago_s)
+    rows: list[Seen] = [
+        (0, LogOpened(source="journal", modified_at=NOON + 15)),
+        (0, log(*lines, history=True)),
+    ]
+    rows += [(0, LogCaughtUp()), (0, gone)]
+    run = watch(rows, until_s=60, wall=NOON + 55, raise_early=True)
+    report = run.report
+    (ended,), (told,) = run.told("ended"), run.told("cause_found")
+    expected = lasted_s if ago_s is not None else ended.at + 55
+    assert (report.outcome, report.elapsed_s) == ("failed", expected)
+    assert [attempt.duration_s for attempt in report.attempts] == [expected]
+    assert report.phases[-1].ended_s == expected
+    assert (told.elapsed_s, ended.elapsed_s) == (expected, expected)
 
 
 # --- a log that takes long to read --------------------------------------------------------

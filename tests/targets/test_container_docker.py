@@ -17,7 +17,7 @@ from fake_engine import ID, NOW, FakeEngine, ended, inspected, stamp
 import vllm_startup
 from vllm_startup import StartupError, StartupReport, Timeouts, causes
 from vllm_startup._diagnosing import diagnose
-from vllm_startup._readings import LogLines, NotRestarted, ProbeNote, ProcessExited, ProcessFound
+from vllm_startup._readings import LogLines, NotRestarted, ProbeNote, ProcessExited, ProcessFound, Reading
 from vllm_startup.targets import TargetError, container
 from vllm_startup.targets._containers.container import _again
 from vllm_startup.targets._containers.engine import Engine
@@ -583,6 +583,32 @@ def test_starts_before_the_watch_are_told() -> None:
     readings = life.look(ContainerState.of(found), wall=NOW + 5)
     notes = [reading.text for reading in readings if isinstance(reading, ProbeNote)]
     assert notes == ["the engine has started container vllm again 4 times before"]
+
+
+def test_an_end_before_the_watch_says_when_and_one_that_is_seen_does_not() -> None:
+    over = inspected(**ended(1, FinishedAt=stamp(NOW + 3)))
+    assert exits(Life("vllm", watched=lambda: False).look(ContainerState.of(over), wall=NOW + 33)) == [30.0]
+    life = Life("vllm", watched=lambda: False)
+    assert exits(life.look(ContainerState.of(inspected()), wall=NOW + 1)) == []
+    assert exits(life.look(ContainerState.of(over), wall=NOW + 4)) == [None]
+
+
+def exits(readings: list[Reading]) -> list[float | None]:
+    """How long ago the main process ended."""
+    return [reading.ago_s for reading in readings if isinstance(reading, ProcessExited) and reading.root]
+
+
+async def test_the_time_for_which_an_end_waits_for_the_log_is_none_of_the_starts(engine: FakeEngine) -> None:
+    _, watch = probe_of(engine)
+    probe = StateProbe(watch, ContainerState.of(inspected(**ended(1, FinishedAt=stamp(NOW + 3)))))
+    seen: list[Reading] = [*await probe.sample(0.0)]
+    reading_log = asyncio.ensure_future(probe.sample(0.0))
+    await asyncio.sleep(0.5)
+    watch.read(watch.start)
+    seen += await reading_log
+    (ago_s,) = exits(seen)
+    assert ago_s == pytest.approx(watch.wall - (NOW + 3), abs=0.2)
+    await probe.aclose()
 
 
 def test_a_stop_of_the_start_before_is_none_of_the_next() -> None:

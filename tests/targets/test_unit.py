@@ -184,6 +184,24 @@ async def test_a_unit_that_has_failed_already_fails_at_once() -> None:
     assert last.reason == "vllm.service is failed (exit-code) after 0 restarts"
 
 
+async def test_a_unit_that_has_failed_long_ago_says_when() -> None:
+    state = shown(ActiveState="failed", MainPID=0, ExecMainCode=1, ExecMainStatus=3, Result="exit-code")
+    past = [started(), line("boom"), exited(), failed()]
+    for back_s, each in zip((47, 46, 45, 44), past, strict=True):
+        each["__REALTIME_TIMESTAMP"] = str(round((time.time() - back_s) * 1e6))
+    for log in (True, False):
+        async with watched(state, log=log, journalctl=past) as unit:
+            seen = await unit.until(lambda seen: bool(ends(seen)))
+        (end,) = (found for found in seen if isinstance(found, ProcessExited))
+        assert end.ago_s == pytest.approx(45, abs=5)
+
+
+async def test_an_end_that_is_watched_is_just_now() -> None:
+    async with watched(journalctl=[started()], streams=[[exited(), failed()]], pause_s=0.1) as unit:
+        seen = await unit.until(lambda seen: bool(ends(seen)))
+    assert [found.ago_s for found in seen if isinstance(found, ProcessExited)] == [None]
+
+
 async def test_restarts_before_the_watch_are_told() -> None:
     async with watched(
         shown(NRestarts=7, MainPID=0, ActiveState="activating", SubState="auto-restart")

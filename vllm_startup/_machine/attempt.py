@@ -335,6 +335,7 @@ class Attempt:
     def finish(self, at: float, outcome: Outcome, cause: Cause | None) -> None:
         """End, once and for all."""
         if self.result is None:
+            at = self.dated(at)
             if outcome != "ready":
                 self.course.fail(at)
             self.course.close(at)
@@ -372,6 +373,13 @@ class Attempt:
     def elapsed(self, at: float) -> float:
         """Seconds since this attempt began."""
         return round(at - self.began_at, 6)
+
+    def dated(self, at: float) -> float:
+        """A moment at which this attempt is looked at; its end, where that was before anybody watched."""
+        root, died_at = self.ending.root, self.ending.died_at
+        if root is None or root.ago_s is None or died_at is None:
+            return at
+        return min(at, max(died_at, self.course.entered_at, self.began_at))
 
     def bind(self, pid: int, started_at: float | None, began_at: float) -> None:
         """Tie this attempt to the live process."""

@@ -143,7 +143,7 @@ class Bringup:
         if attempt.result is not None:
             return
         attempt.finish(at, outcome, cause)
-        elapsed_s = attempt.elapsed(at)
+        elapsed_s = attempt.elapsed(attempt.dated(at))
         event = AttemptEnded(at=at, elapsed_s=elapsed_s, attempt=attempt.number, outcome=outcome, cause=cause)
         if not self._in_history:
             self._emit(event)

@@ -82,6 +82,13 @@ class Ending:
     # --- when ----------------------------------------------------------------------------
 
     @property
+    def died_at(self) -> float | None:
+        """When the main process ended, which may be long before that was told; None while it lives."""
+        if self.root is None or self.root_at is None:
+            return None
+        return self.root_at - (self.root.ago_s or 0.0)
+
+    @property
     def drained_at(self) -> float | None:
         """When all is known that there is to know after the main process's death."""
         silent_at = self._silent_at

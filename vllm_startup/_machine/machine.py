@@ -210,7 +210,8 @@ class StartupMachine:
 
     def _found(self, at: float, cause: Cause) -> None:
         self.attempt.ending.fix(at, cause)
-        event = CauseFound(at=at, elapsed_s=self.attempt.elapsed(at), cause=cause)
+        elapsed_s = self.attempt.elapsed(self.attempt.dated(at))
+        event = CauseFound(at=at, elapsed_s=elapsed_s, cause=cause)
         self._events.append(event)
 
     def _close(self, at: float) -> None:
@@ -243,7 +244,8 @@ class StartupMachine:
         for code, text in differences(attempt, self.terms.earlier) if self.terms.earlier else ():
             self.bringup.warn(at, code, text)
         self.outcome, self.cause = outcome, cause
-        self._events.append(Ended(at=at, elapsed_s=attempt.elapsed(at), outcome=outcome, cause=cause))
+        elapsed_s = attempt.elapsed(attempt.dated(at))
+        self._events.append(Ended(at=at, elapsed_s=elapsed_s, outcome=outcome, cause=cause))
 
 
 def _loop(causes: list[Cause]) -> Cause:

@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final
 
+import attrs
+
 from vllm_startup._readings import ProcessExited, ProcessFound, Reading
 from vllm_startup.targets._containers.engine import NoSuchContainerError
 from vllm_startup.targets._containers.state import ContainerState
@@ -39,6 +41,7 @@ class StateProbe:
         self._watch = watch
         self._first = first
         self._looks = 0
+        self._looked_at = 0.0
         self._down = False
         self._untold: deque[Reading] = deque()
         self._found = False
@@ -59,7 +62,7 @@ class StateProbe:
         self._release()  # the watch has been told by now what the sample before saw
         if self._untold:
             await self._watch.last_words(_LAST_WORDS_S if self._looks > 1 else _ALL_WORDS_S)
-            return self._until_an_end([self._untold.popleft()])
+            return self._until_an_end([self._late(self._untold.popleft())])
         if self._looks and not self._down:
             await self._watch.news(self._patience_s)
         life, self._down = self._watch.life, True
@@ -67,7 +70,8 @@ class StateProbe:
         state, self._first = self._first or await self._inspected(), None
         await self._hear_of_end(state)
         self._down, self._looks = False, self._looks + 1
-        self._untold.extend(life.look(state, wall=self._watch.wall))
+        self._looked_at = self._watch.wall
+        self._untold.extend(life.look(state, wall=self._looked_at))
         return self._until_an_end([])
 
     async def aclose(self) -> None:
@@ -99,6 +103,12 @@ class StateProbe:
             readings.append(self._untold.popleft())
         self._found |= any(isinstance(reading, ProcessFound) for reading in readings)
         return readings
+
+    def _late(self, reading: Reading) -> Reading:
+        """A reading that has waited for the log since it was seen."""
+        if not isinstance(reading, ProcessExited) or reading.ago_s is None:
+            return reading
+        return attrs.evolve(reading, ago_s=reading.ago_s + max(0.0, self._watch.wall - self._looked_at))
 
     async def _inspected(self) -> ContainerState | None:
         """The container of that name, else the one that had it."""

@@ -214,6 +214,8 @@ class Life:
         self._watched = watched
         self._newest: ContainerState | None = None
         self._alive = False
+        self._lived = False
+        """Whether the newest start was seen alive."""
         self._ended_at: float | None = None
         self._noted: set[str] = set()
         self._health: str | None = None
@@ -266,6 +268,7 @@ class Life:
         self._newest = state
         if state.status == _STOPPING:  # Podman's event of it comes late or never
             self.heard.asked = self.heard.asked or state.stop_signal
+        self._lived |= state.alive
         readings += self._remarks(state)
         if self._alive and not state.alive:
             readings += self._ended(wall, code=state.exit_code, state=state)
@@ -281,6 +284,7 @@ class Life:
         self.heard = Heard()
         self._newest = state
         self._health = self._ended_at = None
+        self._lived = False
         self._noted.clear()
         if state.started_at is None and not state.error:
             return [self._note("container_not_started", f"{self._called} was created and not started yet")]
@@ -305,7 +309,7 @@ class Life:
         if state is not None and state.error:
             readings.append(LogLines(lines=(f"Error: {state.error}",)))
         starved = self.heard.starved or (state is not None and state.oom_killed)
-        exited = self._exited(newest, code)
+        exited = attrs.evolve(self._exited(newest, code), ago_s=self._ago_s(state, wall))
         if starved:
             readings += self._memory()
             if exited.signal != signal.SIGKILL and not self._watched():
@@ -324,6 +328,12 @@ class Life:
             # What ended it is the request, also where the engine lost patience and sent a KILL.
             number = self.heard.asked
         return ProcessExited(pid=newest.main_pid, name=self._called, code=code, signal=number, root=True)
+
+    def _ago_s(self, state: ContainerState | None, wall: float) -> float | None:
+        """How long ago a start ended that was never seen alive."""
+        if self._lived or state is None or state.finished_at is None:
+            return None
+        return max(0.0, wall - state.finished_at)
 
     def _removed(self, wall: float) -> list[Reading]:
         readings = self._ended(wall, code=self.heard.exit_code) if self._alive else []

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+import attrs
+
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import (
     LogLines,
@@ -101,6 +103,7 @@ class UnitProbe:
         self._followed: str | None = None
         self._dead: str | None = None
         self._told: str | None = None
+        self._told_at = 0.0
         self._coming: tuple[str | None, float] = (None, 0.0)
         self._mourned: Mourned | None = None
         self._prepared: Entry | None = None
@@ -183,8 +186,8 @@ class UnitProbe:
                 self._ready.extend(as_history(self._unit, history, self._transcript, clock_ahead_s=ahead_s))
         for entry in history:
             self._note_writer(entry)
-            if entry.closes:
-                self._told = entry.invocation
+            if entry.closes and (self._told is None or entry.invocation != self._told):
+                self._told, self._told_at = entry.invocation, entry.at_s
         self._prepared = failed_before_main(history, self._state.invocation)
         self._begun = True
         self._note(of_output(self._state, log=self._log))
@@ -330,10 +333,17 @@ class UnitProbe:
         if mourned is None or not self._due(mourned.due(log=self._log)):
             return
         self._tell_lines(self._transcript.finish())
-        self._ready.append(mourned.reading)
+        self._ready.append(self._dated(mourned.reading))
         self._mourned = None
         self._dead = self._start
         self._hold()
+
+    def _dated(self, end: ProcessExited) -> ProcessExited:
+        """An end with its time, where the journal had told of it before the watch began."""
+        if self._told is None or self._start != self._told:
+            return end
+        now = time.time() + self._clock_ahead_s()
+        return attrs.evolve(end, ago_s=max(0.0, now - self._told_at))
 
     # --- the state ------------------------------------------------------------------------
 
