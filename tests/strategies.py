@@ -115,6 +115,7 @@ readings: st.SearchStrategy[r.Reading] = st.one_of(
         code=st.none() | st.integers(0, 255),
         signal=st.none() | st.integers(1, 64),
         root=st.booleans(),
+        ago_s=st.none() | st.floats(0, 1e4),
     ),
     st.builds(r.GpuMemory, gpus=st.lists(gpus, max_size=3).map(tuple)),
     st.builds(r.CacheSize, what=st.sampled_from(["hub", "compile"]), total_bytes=sizes),
@@ -136,7 +137,7 @@ readings: st.SearchStrategy[r.Reading] = st.one_of(
     ),
     st.builds(r.ProbeBroken, error=st.just("OSError()")),
     st.builds(r.ProbeRecovered),
-    st.builds(r.ProbeNote, code=st.just("note"), text=texts),
+    st.builds(r.ProbeNote, code=st.just("note"), text=texts, awaits=st.booleans()),
     st.builds(r.WatchPaused, paused_s=st.floats(0, 1e4)),
 )
 

@@ -310,10 +310,12 @@ class ProbeNote(Reading):
     Attributes:
         code: A stable snake_case word for scripts, e.g. ``nvml_unavailable``.
         text: One line for people.
+        awaits: Whether it says that what is watched does not run yet, and is waited for.
     """
 
     code: str = attrs.field(validator=_text)
     text: str = attrs.field(validator=_text)
+    awaits: bool = False
 
 
 @attrs.frozen(kw_only=True)

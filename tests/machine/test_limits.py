@@ -37,7 +37,7 @@ from scene import (
 from vllm_startup import Timeouts, causes, probes
 from vllm_startup._machine.machine import StartupMachine
 from vllm_startup._machine.terms import Terms
-from vllm_startup._readings import Answer, ProbeBroken, ProbeRecovered, WatchPaused
+from vllm_startup._readings import Answer, ProbeBroken, ProbeNote, ProbeRecovered, WatchPaused
 
 QUIET: list[Seen] = [(0, found()), (0, tree(server()))]
 
@@ -314,6 +314,35 @@ def test_a_stall_is_not_armed_without_a_probe_that_sees_silent_work() -> None:
     run = watch([(0, found()), (1, log(engine(LOAD)))], until_s=5000)
     assert run.report.outcome == "unfinished"
     assert [w.code for w in run.report.warnings] == ["stall_unarmed"]
+
+
+AWAITED = ProbeNote(code="unit_inactive", text="unit vllm.service is inactive", awaits=True)
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        pytest.param([], id="nobody looks"),
+        pytest.param([(1, gpu(500)), (700, gpu(500))], id="its GPUs are seen"),
+    ],
+)
+def test_what_is_only_awaited_does_not_stall_and_nothing_is_said_of_stalls(looks: list[Seen]) -> None:
+    run = watch([(0.1, AWAITED), *looks], until_s=5000)
+    assert run.report.outcome == "unfinished"
+    assert [w.code for w in run.report.warnings] == ["unit_inactive"]
+
+
+def test_what_was_awaited_stalls_from_its_start_on() -> None:
+    rows: list[Seen] = [(0.1, AWAITED), (1, gpu(500)), (1000, found()), (1001, tree(server()))]
+    run = watch(rows, until_s=5000)
+    assert [event.at for event in run.told("ended")] == [1600]
+    assert fields(run)["silent_s"] == 600
+
+
+def test_that_no_stall_can_be_told_is_said_once_it_was_started() -> None:
+    run = watch([(0.1, AWAITED), (1000, found())], until_s=5000)
+    (warned,) = [event for event in run.told("warning") if event.code == "stall_unarmed"]
+    assert warned.at == 1005
 
 
 def test_no_warning_where_no_stall_was_asked_for() -> None:

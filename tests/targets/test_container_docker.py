@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import trustme
-from fake_engine import ID, NOW, FakeEngine, ended, inspected, stamp
+from fake_engine import ID, NEVER, NOW, FakeEngine, ended, inspected, stamp
 
 import vllm_startup
 from vllm_startup import StartupError, StartupReport, Timeouts, causes
@@ -575,6 +575,13 @@ async def test_nothing_is_left_of_a_watch(engine: FakeEngine) -> None:
 
 def open_files() -> int:
     return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_one_that_was_only_created_is_awaited() -> None:
+    created = inspected(Status="created", Running=False, Pid=0, StartedAt=NEVER)
+    (note,) = Life("vllm", watched=lambda: False).look(ContainerState.of(created), wall=NOW)
+    assert isinstance(note, ProbeNote)
+    assert (note.code, note.awaits) == ("container_not_started", True)
 
 
 def test_starts_before_the_watch_are_told() -> None:

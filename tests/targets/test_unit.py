@@ -167,6 +167,7 @@ async def test_a_unit_that_does_not_run_yet_is_awaited() -> None:
     async with watched(state) as unit:
         seen = await unit.seen(2)
         assert "is inactive: it is awaited; systemctl start" in notes(seen)["unit_inactive"]
+        assert [note.awaits for note in seen if isinstance(note, ProbeNote)] == [True]
         assert ends(seen) == []
         unit.show(RUNS)
         unit.probe._look_soon(0.0)

@@ -59,6 +59,8 @@ class Bringup:
         self._log_modified_at: float | None = None
         self._oom_kills: int | None = None
         self.given_up = False
+        self.runs_since: float | None = history.called_at
+        """Since when there may be something that runs; None while it is only awaited."""
         self.url = terms.url
         self.chronicle = Chronicle(self._begin, terms.rules, self._rule_on_line)
         self.chronicle.begin(history.called_at)
@@ -72,8 +74,8 @@ class Bringup:
 
     @property
     def armed(self) -> bool:
-        """Whether a probe works that sees silent work."""
-        return bool(self._work_probes - self.notices.broken.keys())
+        """Whether a probe works that sees silent work, and there may be some."""
+        return self.runs_since is not None and bool(self._work_probes - self.notices.broken.keys())
 
     @property
     def fallen_at(self) -> float | None:
@@ -179,6 +181,7 @@ class Bringup:
         if reading.partial is not None:
             self.chronicle.glance(reading.partial, at)
         self.source.line_at = at
+        self._runs(at)
         if spoke:
             self.attempt.signs.spoke_at = at
 
@@ -237,6 +240,7 @@ class Bringup:
         if self.attempt.pid is not None or dead:  # else its banner was read before its process was found
             self.chronicle.begin(at - (reading.age_s or 0.0))
         self.attempt.bind(reading.pid, reading.started_at, self._began_at(at, reading))
+        self._runs(at)
         self.attempt.ending.alive.add(reading.pid)
         self.attempt.launched(Ground(probe=probe, text=f"process {reading.pid} exists", at=at))
         self._settle_history(at)
@@ -249,6 +253,7 @@ class Bringup:
 
     def _process_tree(self, at: float, probe: str, reading: r.ProcessTree) -> None:
         attempt = self.attempt
+        self._runs(at)
         self._works(at, probe)
         self._tree = reading
         self._lives.look(at, reading.processes)
@@ -294,6 +299,12 @@ class Bringup:
         self.given_up = True
         if self.terms.restarts:
             self.warn(at, "not_restarted", f"the server is not started again: {reading.reason}")
+
+    def _runs(self, at: float) -> None:
+        """Note that what was awaited has been started."""
+        if self.runs_since is None:
+            self.runs_since = at
+            self.attempt.activity.moved(at, "the server was started")
 
     # --- silent work ---------------------------------------------------------------------
 
@@ -372,6 +383,8 @@ class Bringup:
         self.notices.recovered(at, probe)
 
     def _probe_note(self, at: float, _probe: str, reading: r.ProbeNote) -> None:
+        if reading.awaits:
+            self.runs_since = None
         self.warn(at, reading.code, reading.text)
 
     def _watch_paused(self, at: float, _probe: str, reading: r.WatchPaused) -> None:

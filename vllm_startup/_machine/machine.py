@@ -139,8 +139,9 @@ class StartupMachine:
         attempt, ending = self.attempt, self.attempt.ending
         if limit := self._limits.next(attempt, armed=self.bringup.armed):
             yield f"limit {limit[1]}", limit[0]
-        if self.terms.timeouts.stall is not None and not self.bringup.armed:
-            yield "unarmed", self.called_at + _ARMING_S
+        since = self.bringup.runs_since
+        if self.terms.timeouts.stall is not None and since is not None and not self.bringup.armed:
+            yield "unarmed", since + _ARMING_S
         if attempt.result is not None:
             return  # another one is awaited
         yield "drained", ending.drained_at

@@ -287,7 +287,8 @@ class Life:
         self._lived = False
         self._noted.clear()
         if state.started_at is None and not state.error:
-            return [self._note("container_not_started", f"{self._called} was created and not started yet")]
+            text = f"{self._called} was created and not started yet"
+            return [ProbeNote(code="container_not_started", text=text, awaits=True)]
         self._alive = True
         age_s = None if state.started_at is None else max(0.0, wall - state.started_at)
         found = ProcessFound(

@@ -14,7 +14,7 @@ _LOST: Final = ("null", "tty", "socket")
 def of_waiting(state: UnitState) -> Iterator[ProbeNote]:
     """That nobody has started it yet."""
     text = f"unit {state.name} is {state.active}: it is awaited; systemctl start {state.name} starts it"
-    yield ProbeNote(code="unit_inactive", text=text)
+    yield ProbeNote(code="unit_inactive", text=text, awaits=True)
 
 
 def of_output(state: UnitState, *, log: bool) -> Iterator[ProbeNote]:
