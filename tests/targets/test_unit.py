@@ -224,6 +224,18 @@ async def test_output_that_is_in_no_log_that_is_read(given: dict[str, object], s
         assert said in notes(await unit.seen(2))["log_elsewhere"]
 
 
+@pytest.mark.parametrize("output", ["file", "file:/var/log/vllm.log"])
+async def test_a_file_that_each_start_overwrites_is_told(output: str) -> None:
+    async with watched(shown(StandardOutput=output), log=False) as unit:
+        assert "append: or truncate: does not" in notes(await unit.seen())["log_overwritten"]
+
+
+@pytest.mark.parametrize("output", ["append", "truncate", "journal"])
+async def test_output_that_stands_behind_the_older_one_is_nothing_to_tell(output: str) -> None:
+    async with watched(shown(StandardOutput=output), log=False) as unit:
+        assert await unit.nothing()
+
+
 # --- how a start ends -----------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ def of_waiting(state: UnitState) -> Iterator[ProbeNote]:
 
 
 def of_output(state: UnitState, *, log: bool) -> Iterator[ProbeNote]:
-    """Output that is not in the log that is read.
+    """Output that is not in the log that is read, or that cannot be told from older output there.
 
     Args:
         state: The unit.
@@ -30,6 +30,12 @@ def of_output(state: UnitState, *, log: bool) -> Iterator[ProbeNote]:
     elif state.errors not in ("inherit", state.output):
         text = f"{state.name} has StandardError={state.errors}: what it writes there is not read"
         yield ProbeNote(code="log_elsewhere", text=text)
+    if not log and state.overwrites:
+        text = (
+            f"{state.name} has StandardOutput=file: each start overwrites the file from its beginning, and"
+            " what is left of the one before may be taken for its own; append: or truncate: does not"
+        )
+        yield ProbeNote(code="log_overwritten", text=text)
 
 
 def of_state(state: UnitState, *, restarted_before: bool) -> Iterator[ProbeNote]:

@@ -114,6 +114,11 @@ class UnitState:
         """Whether its output goes to a file instead of the journal."""
         return self.output in ("file", "append", "truncate") or self.output.startswith(_TO_FILES)
 
+    @property
+    def overwrites(self) -> bool:
+        """Whether each start writes over the output of the one before, from the file's beginning."""
+        return self.output == "file" or self.output.startswith("file:")
+
 
 def parse_state(text: str) -> UnitState:
     """Read what ``systemctl show`` prints of one unit."""
