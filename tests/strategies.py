@@ -116,6 +116,7 @@ readings: st.SearchStrategy[r.Reading] = st.one_of(
         signal=st.none() | st.integers(1, 64),
         root=st.booleans(),
         ago_s=st.none() | st.floats(0, 1e4),
+        requested=st.none() | st.integers(1, 64),
     ),
     st.builds(r.GpuMemory, gpus=st.lists(gpus, max_size=3).map(tuple)),
     st.builds(r.CacheSize, what=st.sampled_from(["hub", "compile"]), total_bytes=sizes),

@@ -155,6 +155,8 @@ class ProcessExited(Reading):
         root: Whether it was the main process. Its end is the end of the attempt.
         ago_s: How long ago it ended, in seconds, where nobody was watching then; None where it has
             just ended.
+        requested: The number of the signal by which it was asked to end, where what runs it tells of
+            that; how it ended then is another matter. None otherwise.
     """
 
     pid: int
@@ -163,6 +165,7 @@ class ProcessExited(Reading):
     signal: int | None = None
     root: bool = False
     ago_s: float | None = attrs.field(default=None, validator=_finite)
+    requested: int | None = None
 
 
 @attrs.frozen(kw_only=True)

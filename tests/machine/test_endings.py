@@ -34,6 +34,7 @@ from scene import (
 )
 
 from vllm_startup._readings import LogCaughtUp, LogEnded, LogOpened, MemoryEvents, ProcessExited
+from vllm_startup._report import ExitStatus
 
 START: list[Seen] = [(0, opened()), (0, found()), (0, tree(server(), core()))]
 STREAM: list[Seen] = [(0, opened(stream=True)), (0, found()), (0, tree(server(), core()))]
@@ -535,6 +536,25 @@ def test_a_worker_that_is_killed_before_its_title_is_seen_is_named_as_the_log_na
     assert cause is not None
     assert (cause.kind, cause.message) == ("process_killed", "Worker_TP0 was ended by SIGKILL")
     assert [p.role for p in run.report.processes if p.pid == 30] == ["worker"]
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ({"code": 0}, "exited with status 0"),
+        ({"code": 1}, "exited with status 1"),
+        ({"signal": 9}, "was ended by SIGKILL"),
+        ({}, "is gone"),
+    ],
+)
+def test_a_request_to_end_is_the_cause_however_it_ended_then(how: dict[str, int], said: str) -> None:
+    gone = ProcessExited(pid=10, name="container vllm", root=True, requested=15, **how)
+    followed = died(20, "VLLM::EngineCore", code=0)
+    rows: list[Seen] = [*START, (0, MemoryEvents(oom_kills=0)), (4.95, followed), (5, gone), (5, tree())]
+    run = watch([*rows, (5, MemoryEvents(oom_kills=1))], until_s=60)
+    assert (cause(run).kind, cause(run).signal) == ("shutdown_requested", 15)
+    assert cause(run).evidence[0].text == f"pid 10 was asked to end by SIGTERM, and {said}"
+    assert run.report.exit == ExitStatus(**{"code": None, "signal": None, **how})
 
 
 # --- a start that was over before the watch ---

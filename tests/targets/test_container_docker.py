@@ -18,6 +18,7 @@ import vllm_startup
 from vllm_startup import StartupError, StartupReport, Timeouts, causes
 from vllm_startup._diagnosing import diagnose
 from vllm_startup._readings import LogLines, NotRestarted, ProbeNote, ProcessExited, ProcessFound, Reading
+from vllm_startup._report import ExitStatus
 from vllm_startup.targets import TargetError, container
 from vllm_startup.targets._containers.container import _again
 from vllm_startup.targets._containers.engine import Engine
@@ -104,8 +105,22 @@ async def test_a_stop_that_ends_in_a_kill_is_a_stop(engine: FakeEngine) -> None:
     report = await waited(engine, stop)
     assert isinstance(report.cause, causes.ShutdownRequested)
     assert report.cause.signal == 15
+    assert report.exit == ExitStatus(code=None, signal=9)
+    assert report.cause.evidence[0].text == "pid 1 was asked to end by SIGTERM, and was ended by SIGKILL"
     (warning,) = (w for w in report.warnings if w.code == "container_stopped")
     assert warning.text == "container vllm was told to stop (SIGTERM), and ended with status 137"
+
+
+async def test_one_that_is_removed_ended_as_the_engine_last_said(engine: FakeEngine) -> None:
+    def remove() -> None:
+        engine.tell("kill", signal="15", at=NOW + 50)
+        engine.containers.clear()
+        engine.tell("die", exitCode="0")
+        engine.tell("destroy")
+
+    report = await waited(engine, remove)
+    assert isinstance(report.cause, causes.ShutdownRequested)
+    assert report.exit == ExitStatus(code=0, signal=None)
 
 
 async def test_a_kill_is_no_stop(engine: FakeEngine) -> None:

@@ -191,7 +191,10 @@ async def test_a_container_that_is_stopped_was_asked_to_stop(box: Podman) -> Non
 
     report = await while_it_waits(container("vllm", engine=box.url), entered("launching"), stop)
     assert isinstance(report.cause, causes.ShutdownRequested)
-    assert report.exit == ExitStatus(code=0, signal=15)
+    assert report.exit == ExitStatus(code=0, signal=None)
+    assert [line.text for line in report.cause.evidence] == [
+        "pid 1 was asked to end by SIGTERM, and exited with status 0"
+    ]
     assert "container_stopped" in codes(report)
 
 
@@ -215,6 +218,7 @@ async def test_a_container_that_is_removed_is_a_reading(box: Podman) -> None:
     )
     assert report.outcome == "failed"
     assert isinstance(report.cause, causes.Crash | causes.ShutdownRequested)
+    assert report.exit == ExitStatus(code=None, signal=9)
 
 
 async def test_a_container_of_the_same_name_is_its_next_start(box: Podman, tmp_path: Path) -> None:

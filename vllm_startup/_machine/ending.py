@@ -195,7 +195,7 @@ class Ending:
         told = self._told.verdict(ended=ended or bool(self._children), quiet=silent)
         children = [(at, child) for at, child in self._children if not self._was_cleared_away(child)]
         killer = _first_violent(children)
-        stopped = self.root is not None and self.root.signal in STOPS
+        stopped = self.root is not None and _asked_by(self.root) is not None
         starved = killer is not None and isinstance(told, ProcessKilled) and self._was_starved(killer[1])
         if told is not None and told.confidence != "unknown" and not starved:
             first_word = self._told.root_at
@@ -213,7 +213,9 @@ class Ending:
 
     def _followed(self, children: Sequence[tuple[float, ProcessExited]]) -> bool:
         """Whether the first deaths are of processes that end with a main process which was killed."""
-        if self.root is None or self.root_at is None or not self.root.signal or not children:
+        if self.root is None or self.root_at is None or not children:
+            return False
+        if not self.root.signal and self.root.requested is None:
             return False
         return self.root_at - children[0][0] <= _FOLLOWS_S
 
@@ -269,7 +271,16 @@ def _weight(cause: Cause) -> tuple[int, bool, bool]:
     return sure, not isinstance(cause, UnclassifiedError), not nameless
 
 
+def _asked_by(reading: ProcessExited) -> int | None:
+    """The signal by which the main process was asked to end; None where it was not."""
+    if not reading.root:
+        return None
+    return reading.requested or (reading.signal if reading.signal in STOPS else None)
+
+
 def _may_be_for_memory(reading: ProcessExited) -> bool:
+    if reading.requested is not None:
+        return False
     return reading.signal == SIGKILL or (reading.signal is None and reading.code is None)
 
 
@@ -288,9 +299,9 @@ def died(reading: ProcessExited, *, logged: bool = True) -> Cause:
     """The cause that a death alone tells; ``logged``: whether there is a log that could say more."""
     name, pid, number = reading.name or "process", reading.pid, reading.signal
     evidence = (Evidence(text=_words(reading), process=name),)
-    if number is not None and reading.root and number in STOPS:
-        message = f"the server was asked to stop by {signal_name(number)} before it was ready"
-        return ShutdownRequested(message=message, signal=number, evidence=evidence, retryable=True)
+    if (asked_by := _asked_by(reading)) is not None:
+        message = f"the server was asked to stop by {signal_name(asked_by)} before it was ready"
+        return ShutdownRequested(message=message, signal=asked_by, evidence=evidence, retryable=True)
     if number in CRASHES:
         message = f"{name} crashed with {signal_name(number or 0)}"
         return ProcessCrashed(message=message, signal=number, process=name, evidence=evidence)
@@ -324,6 +335,9 @@ def starved(reading: ProcessExited, limit_bytes: int | None) -> Cause:
 
 
 def _words(reading: ProcessExited) -> str:
+    if reading.requested is not None:
+        how = _words(attrs.evolve(reading, requested=None)).removeprefix(f"pid {reading.pid} ")
+        return f"pid {reading.pid} was asked to end by {signal_name(reading.requested)}, and {how}"
     if reading.signal is not None:
         return f"pid {reading.pid} was ended by {signal_name(reading.signal)}"
     if reading.code is not None:

@@ -313,7 +313,8 @@ class Life:
         exited = attrs.evolve(self._exited(newest, code), ago_s=self._ago_s(state, wall))
         if starved:
             readings += self._memory()
-            if exited.signal != signal.SIGKILL and not self._watched():
+            killed = exited.signal == signal.SIGKILL and exited.requested is None
+            if not killed and not self._watched():
                 readings.append(self._killed_inside())
         if self.heard.asked is not None:
             name = signal_name(self.heard.asked)
@@ -325,10 +326,15 @@ class Life:
         number = None
         if code is not None and _SIGNALLED < code <= _SIGNALLED + _LAST_SIGNAL:
             number, code = code - _SIGNALLED, None
-        if self.heard.asked is not None:
+        return ProcessExited(
+            pid=newest.main_pid,
+            name=self._called,
+            code=code,
+            signal=number,
+            root=True,
             # What ended it is the request, also where the engine lost patience and sent a KILL.
-            number = self.heard.asked
-        return ProcessExited(pid=newest.main_pid, name=self._called, code=code, signal=number, root=True)
+            requested=self.heard.asked,
+        )
 
     def _ago_s(self, state: ContainerState | None, wall: float) -> float | None:
         """How long ago a start ended that was never seen alive."""
