@@ -144,6 +144,11 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4.20 to 5.x",
     ),
     CauseRule(
+        literal="Either model_file or model_proto must be specified",
+        build=_tokenizer,
+        versions="transformers 4.57, sentencepiece 0.2: a tokenizer without files",
+    ),
+    CauseRule(
         literal="No tokenizer file found in directory: ",
         build=_tokenizer,
         versions="transformers 5.x",
