@@ -26,6 +26,7 @@ import attrs
 
 from vllm_startup._diagnosis import aftermath
 from vllm_startup._diagnosis.aftermath import is_ending
+from vllm_startup._diagnosis.begun import Begun, begins
 from vllm_startup._diagnosis.candidates import (
     KNOWN_LINE,
     KNOWN_SPOKEN,
@@ -100,6 +101,7 @@ class Diagnosis:
         self._mild = 0  # the last line in which vLLM's logger said something harmless
         # What the unfinished streams hold, until a line changes it.
         self._pending: tuple[Candidate | None, bool] | None = None
+        self._begun: Begun | None = None
 
     # -- text in
 
@@ -117,7 +119,7 @@ class Diagnosis:
     @property
     def busy(self) -> bool:
         """Whether a traceback or a message has begun and not ended: every line must be fed."""
-        return self._tracebacks.open
+        return self._tracebacks.open or self._begun is not None
 
     def feed(self, line: Line, among: Iterable[Clue] | None = None) -> bool:
         """Read a line.
@@ -133,11 +135,13 @@ class Diagnosis:
             clues = self._telling.find(line.message)
         else:
             clues = [clue for clue in among if clue.literal in line.message]
-        if not clues and not self._tracebacks.open:
+        if not clues and not self.busy:
             self.skip(line)
             return False
         if len(line.message) > _MAX_LINE or line.message.startswith(_QUOTE):
             line = attrs.evolve(line, message=line.message.removeprefix(_QUOTE)[:_MAX_LINE])
+        if self._goes_on(line):
+            return True
         used = self._tracebacks.feed(line)
         if used == "message":
             self._pending = None
@@ -300,14 +304,26 @@ class Diagnosis:
             if harmless or not rule.offered:
                 continue
             self._fatal = self._fatal or rule.ends
-            self._offer(
-                Candidate(
-                    score=KNOWN_WEAK if rule.rank == "weak" else KNOWN_LINE,
-                    line=line.number,
-                    cause=with_evidence(cause, text, line.process, line.number),
-                )
+            found = Candidate(
+                score=KNOWN_WEAK if rule.rank == "weak" else KNOWN_LINE,
+                line=line.number,
+                cause=with_evidence(cause, text, line.process, line.number),
+                settled=not begins(text),
             )
+            self._begun = None if found.settled else Begun(found)
+            self._offer(found)
             return
+
+    def _goes_on(self, line: Line) -> bool:
+        """Whether a line belongs to a refusal that was begun; the refusal has it then."""
+        if self._begun is None:
+            return False
+        before, self._begun = self._begun.candidate, self._begun.then(line)
+        if self._begun is None:
+            return False
+        if self._best is before:
+            self._best = self._begun.candidate
+        return True
 
     def _read_headline(self, line: Line, clues: Iterable[Clue]) -> None:
         """What stands before a traceback in its own line: an excerpt may end before its exception."""
