@@ -290,6 +290,20 @@ def test_a_start_that_comes_up_after_a_restart(units: Units) -> None:
     assert "RestartSec" not in watch.err
 
 
+def test_a_unit_whose_port_is_changed_is_asked_at_the_new_one(units: Units) -> None:
+    port = free_port()
+    units.service("vllm-moved", simulated(speed=4))
+    watch = units.wait("vllm-moved", "--restarts", "1").begun()
+    units.start("vllm-moved")
+    units.until_logged("vllm-moved", "Loading model from scratch")
+    units.service("vllm-moved", simulated(port=port))
+    units.run("systemctl", "daemon-reload")
+    units.run("systemctl", "restart", "--no-block", "vllm-moved")
+    report = watch.end()
+    assert (watch.status, report["url"]) == (0, f"http://127.0.0.1:{port}")
+    assert [outcome for outcome, _ in attempts(report)] == ["failed", "ready"]
+
+
 def test_a_crash_before_the_fix_is_of_an_attempt_of_its_own(units: Units) -> None:
     """The case that this was made for: the journal still holds the start that crashed."""
     case = (CASES / "dependency_version_mismatch-flashinfer-incident-journald.log").read_text()

@@ -48,6 +48,8 @@ def test_a_unit_has_all_probes() -> None:
     assert list(site.tree_pids()) == [os.getpid()]
     assert site.runs is not None
     assert site.runs()
+    assert site.start is not None
+    assert site.start() == "a" * 32
 
 
 def test_a_containers_client_says_nothing_of_the_server() -> None:

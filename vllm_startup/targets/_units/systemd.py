@@ -63,6 +63,7 @@ class SystemdUnit:
             name=f"unit {state.name}",
             url=lambda: self._url(unit.state),
             own_url=lambda: self._own_url(unit.state),
+            start=lambda: unit.state.invocation,
             probes=[unit, *([] if path is None else [self._place.log_probe(path)]), *looks.probes],
             tree_pids=looks.tree_pids,
             runs=lambda: not unit.state.idle,
