@@ -127,6 +127,17 @@ def test_a_rule_that_raises_a_cancellation_is_told_like_any_other() -> None:
     assert run.phases["configuring"] == 5.0
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_rule_that_is_a_coroutine_function_is_told_and_leaves_nothing_unawaited() -> None:
+    async def match(_: Line) -> None:
+        """A mistake."""
+
+    run = seeing(Rule("Resolved", match), (5, log(api(ARCHITECTURE))))  # type: ignore[arg-type]
+    assert [warning.text for warning in run.report.warnings] == [
+        "rule 'Resolved' returned a coroutine, which means nothing here"
+    ]
+
+
 def test_a_rule_on_a_reading_that_cannot_be_shown() -> None:
     class Sullen(Reading):
         def __repr__(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar
 
@@ -418,6 +418,8 @@ class Bringup:
                 cause = attrs.evolve(finding, message=clean(finding.message))
                 self.attempt.told.ruled(cause, at, history=self._in_history)
             case _:
+                if isinstance(finding, Coroutine):
+                    finding.close()  # else Python warns that nobody awaited it
                 kind = type(finding).__name__
                 self.warn(
                     at, "rule_failed", f"rule {rule.name!r} returned a {kind}, which means nothing here"
