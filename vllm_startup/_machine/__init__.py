@@ -7,6 +7,8 @@ How a reading flows::
                       v
                     bringup.Bringup             what: one handler a kind of reading
                       │  chronicle.Chronicle    splits the log's lines into attempts
+                      │  notices.Notices        warnings, each once, and broken probes
+                      │  callers_rules          what rules of the caller's find
                       │  history.HistoryClock   dates lines that were there before the watch
                       v
                     attempt.Attempt             one start of the server

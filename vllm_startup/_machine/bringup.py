@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Any, ClassVar
 
 import attrs
 
 from vllm_startup import _readings as r
-from vllm_startup._diagnosis.evidence import clean
 from vllm_startup._events import (
     AttemptEnded,
     AttemptStarted,
@@ -19,6 +18,7 @@ from vllm_startup._events import (
 )
 from vllm_startup._log.lines import Line
 from vllm_startup._machine.attempt import Attempt, Process
+from vllm_startup._machine.callers_rules import apply_rule
 from vllm_startup._machine.chronicle import Chronicle
 from vllm_startup._machine.course import Ground
 from vllm_startup._machine.ending import died
@@ -31,8 +31,7 @@ from vllm_startup._machine.told import Source
 from vllm_startup._machine.whose import has_failed, is_left_over, is_of_the_past, overtaken
 from vllm_startup._phases import Phase
 from vllm_startup._roles import Role, role_of
-from vllm_startup._rules import Advance, Progress, Rule
-from vllm_startup._text import described
+from vllm_startup._rules import Rule
 from vllm_startup.causes import Cause
 
 _WAITING_HELPS_LITTLE = (200, 401, 403, 404)  # a model that is not served, a key that is wrong
@@ -396,34 +395,7 @@ class Bringup:
         self._apply(rule, line, at)
 
     def _apply(self, rule: Rule, subject: Any, at: float) -> None:
-        try:
-            finding = rule.match(subject)
-        except BaseException as error:  # the caller's code may do anything, asyncio's cancellation too
-            if isinstance(error, KeyboardInterrupt | SystemExit):
-                raise
-            self.warn(at, "rule_failed", f"rule {rule.name!r} raised {described(error)}")
-            return
-        match finding:
-            case None:
-                pass
-            case Advance(phase=Phase.READY):
-                text = f"rule {rule.name!r} says ready, which only the server's own answers can"
-                self.warn(at, "rule_failed", text)
-            case Advance(phase=phase):
-                text = clean(subject.message if isinstance(subject, Line) else described(subject))
-                self.attempt.advance(phase, at, Ground(probe=f"rule {rule.name}", text=text, at=at))
-            case Progress(what=what, done=done, total=total):
-                self.attempt.count(at, what, done, total)
-            case Cause():
-                cause = attrs.evolve(finding, message=clean(finding.message))
-                self.attempt.told.ruled(cause, at, history=self._in_history)
-            case _:
-                if isinstance(finding, Coroutine):
-                    finding.close()  # else Python warns that nobody awaited it
-                kind = type(finding).__name__
-                self.warn(
-                    at, "rule_failed", f"rule {rule.name!r} returned a {kind}, which means nothing here"
-                )
+        apply_rule(rule, subject, at, self.attempt, history=self._in_history, warn=self.warn)
 
     _HANDLERS: ClassVar[dict[type[r.Reading], Callable[..., None]]] = {
         r.LogOpened: _log_opened,
