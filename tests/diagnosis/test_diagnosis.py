@@ -449,10 +449,11 @@ def test_lines_of_other_processes_in_between_change_nothing(case: object) -> Non
 def test_only_lines_with_a_literal_need_to_be_fed_while_it_is_not_busy(case: object) -> None:
     lines = case.lines  # type: ignore[attr-defined]  # a Case
     triggers: Triggers[None] = Triggers((clue.literal, None) for clue in Diagnosis.clues())
-    diagnosis = Diagnosis()
+    diagnosis, reader = Diagnosis(), LineReader()
     for text in lines:
-        if diagnosis.busy or triggers.may_hold(text):
-            feed(diagnosis, [text])
+        for line in reader.read(text):
+            if diagnosis.busy or triggers.may_hold(text):
+                diagnosis.feed(line)
     diagnosis.finish()
     thrifty, whole = diagnosis.verdict(ended=True), cause_of(lines)
     assert thrifty is not None

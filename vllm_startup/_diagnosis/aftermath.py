@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from vllm_startup._log.lines import Line
     from vllm_startup.causes import Cause
 
+_IN_SUBPROCESS: Final = "Error raised in subprocess"
+
 WRAPPERS: Final = (
     "Engine core initialization failed",
     "WorkerProc initialization failed",
     "Engine process failed to start",
     "Worker failed with error",
-    "Error raised in subprocess",
+    _IN_SUBPROCESS,
     "please check the stack trace above for the root cause",
     "See stack trace for the root cause",
     "See stack trace above for the root cause",
@@ -60,6 +62,17 @@ ENDINGS: Final = (
 )
 """Once one of these is read, the start cannot succeed any more."""
 
+_PROCESSES: Final = (
+    "EngineCore",
+    "SpawnProcess",
+    "ForkProcess",
+    "Process-",
+    "VllmWorker",
+    "ApiServer",
+    "APIServer",
+    "Worker",
+)
+
 FATAL_HEADLINES: Final = (
     "EngineCore failed to start",
     "WorkerProc failed to start",
@@ -72,14 +85,7 @@ FATAL_HEADLINES: Final = (
     "Exception in worker",
     "Engine core encountered",
     "Worker proc ",
-    "Process EngineCore",
-    "Process SpawnProcess",
-    "Process ForkProcess",
-    "Process Process-",
-    "Process VllmWorker",
-    "Process ApiServer",
-    "Process APIServer",
-    "Process Worker",
+    *(f"Process {name}" for name in _PROCESSES),
 )
 """What stands before the traceback of an exception that ended its process."""
 
@@ -187,6 +193,12 @@ def quoted(error: RaisedError) -> str | None:
     return None
 
 
+def printed(error: RaisedError) -> str | None:
+    """What a program printed that an exception tells of; None where it tells of none."""
+    before, found, after = error.text.partition(f"{_IN_SUBPROCESS}:\n")
+    return after if found and not before else None
+
+
 @cache
 def _core_procs() -> re.Pattern[str]:
     return re.compile(r"Failed core proc\(s\): \{([^}]*)\}")
@@ -271,7 +283,16 @@ def _int(text: str) -> int | None:
 
 def is_ending(line: Line) -> bool:
     """Whether a line says that the start cannot succeed any more."""
+    if line.level is None and line.message.startswith("Process ") and _epitaph().match(line.message):
+        return True
     return any(map(line.message.__contains__, ENDINGS)) and not is_harmless(line)
+
+
+@cache
+def _epitaph() -> re.Pattern[str]:
+    """What multiprocessing prints of a process that an exception has ended, before its traceback."""
+    names = "|".join(_PROCESSES)
+    return re.compile(rf"Process (?:{names})[\w-]{{0,60}}:$")
 
 
 def cause_of(ends: Ends) -> Cause | None:

@@ -122,6 +122,10 @@ class Jury:
     def _quoted(self, chain: RaisedChain) -> Candidate | None:
         """What a wrapper passes on of another process's exception."""
         for error in chain.links:
+            printed = aftermath.printed(error)
+            if printed is not None and (known := self._rules.of_error(RaisedError(type="", text=printed))):
+                cause = with_evidence(known[1], printed, chain.process, error.line)
+                return Candidate(score=KNOWN_QUOTED, line=error.line, cause=cause)
             said = aftermath.quoted(error)
             if said is None:
                 continue

@@ -83,6 +83,7 @@ _JOURNAL_MONOTONIC = _Form("journal", rf"\[ *\d{{1,10}}\.\d{{6}}\] {_IDENT}", Tr
 _CRI = _Form("cri", rf"(?P<stamp>{_RFC3339}) (?:stdout|stderr) [FP](?: |$)", True, times.iso)
 _STAMPED = _Form("stamped", rf"(?P<stamp>{_RFC3339})(?: |$)", True, times.iso)
 _DATED = _Form("dated", rf"\[?(?P<stamp>{_DATE})\]?:?(?: |$)", False, times.iso)
+_BARRED = _Form("barred", rf"(?P<stamp>{_DATE}) \|(?: |$)", False, times.iso)  # Docker Desktop
 _TS = _Form("ts", rf"(?P<stamp>{_SYSLOG})(?: |$)", False, times.syslog)
 _COMPOSE = _Form("compose", r"[a-z0-9][a-zA-Z0-9_.-]{0,127}-\d{1,4} *\|(?: |$)", True)
 _COMPOSE_NAMED = _Form("named", r"(?P<label>[a-zA-Z0-9][a-zA-Z0-9_.-]{0,127}) {1,64}\|(?: |$)", False)
@@ -103,6 +104,7 @@ _BY_DIGIT = (
     _JOURNAL_UNIX,
     _FOREMAN,
     _PM2,
+    _BARRED,
     _DATED,
     _SLURM,
     _COMPOSE,

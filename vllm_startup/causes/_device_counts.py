@@ -116,6 +116,17 @@ RULES: tuple[CauseRule, ...] = (
         versions="CANN 8",
     ),
     CauseRule(
+        literal="Set visible device failed, invalid device=",
+        pattern=r"invalid device=(?P<device>\d{1,6}), input visible devices:",
+        where="both",
+        build=lambda found: InvalidDevice(
+            message=f"device {found.word('device')} is not among those that ASCEND_RT_VISIBLE_DEVICES names",
+            device=found.number("device"),
+            retryable=False,
+        ),
+        versions="CANN 8",
+    ),
+    CauseRule(
         literal="invalid device ordinal",
         build=lambda _: InvalidDevice(
             message="a rank was given a GPU that its process cannot see",
@@ -202,6 +213,13 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"local_rank (?P<device>\d+) is out of bounds",
         build=_not_visible,
         versions="0.32 to 0.33",
+    ),
+    CauseRule(
+        literal="must be less than or equal to the number of visible devices",
+        pattern=r"local_world_size \((?P<needed>\d+)\) must be less than or equal to the number of visible "
+        r"devices \((?P<available>\d+)\)",
+        build=_not_enough,
+        versions="0.11 to 0.33, Ascend's plugin",
     ),
     CauseRule(
         literal="exceeds assigned_physical_gpu_ids",

@@ -98,6 +98,19 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(literal="NCCL error", rank="generic", build=_nccl, versions="0.2 to 0.33, NCCL 2.18 to 2.27"),
     CauseRule(literal="NCCL Error", rank="generic", build=_nccl, versions="torch"),
     CauseRule(
+        literal="HCCL function error",
+        pattern=r"HCCL function error: (?P<call>\w{1,80})\(?.{0,200}?error code is (?P<code>\d{1,9})",
+        rank="generic",
+        build=lambda found: NcclFailed(
+            message=f"HCCL, Ascend's NCCL, could not set up communication: {found.word('call')} failed with "
+            f"error {found.word('code')}",
+            hint="the lines with a code such as EI0006 or EE9999 name the reason",
+            confidence="likely",
+            retryable=None,
+        ),
+        versions="torch_npu 2.1 to 2.7",
+    ),
+    CauseRule(
         literal="is setting up NCCL communicator and retrieving ncclUniqueId",
         rank="weak",
         build=lambda _: NcclFailed(

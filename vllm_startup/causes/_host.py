@@ -244,6 +244,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="uvicorn, asyncio",
     ),
     CauseRule(
+        literal="Failed to bind the IP port. Reason: The IP address and port have been bound already",
+        where="both",
+        build=lambda found: _taken(found, "rendezvous"),
+        versions="CANN 8",
+    ),
+    CauseRule(
         literal="EADDRINUSE",
         pattern=r"(?:port: (?P<port>\d{1,5}))?",
         build=lambda found: _taken(found, "rendezvous"),
