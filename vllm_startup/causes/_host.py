@@ -246,6 +246,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="Failed to bind the IP port. Reason: The IP address and port have been bound already",
         where="both",
+        explains=("nccl_failed",),
         build=lambda found: _taken(found, "rendezvous"),
         versions="CANN 8",
     ),
