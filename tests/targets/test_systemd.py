@@ -379,14 +379,11 @@ def test_a_journalctl_that_is_killed_loses_no_line(units: Units) -> None:
     ("service", "unit", "kind", "said"),
     [
         ("", "Requires=vllm-bad.service\nAfter=vllm-bad.service", "unclassified_error", "Dependency failed"),
-        ("", "AssertPathExists=/nope", "unclassified_error", "Assertion failed"),
         ("", "ConditionPathExists=/nope", "file_missing", "/nope does not exist"),
-        ("ExecCondition=/bin/false", "", "unclassified_error", "exec-condition"),
         ("StandardOutput=append:/nope/x.log", "", "file_missing", "StandardOutput="),
-        ("ExecStartPre=/bin/sleep 60\nTimeoutStartSec=1", "", "shutdown_requested", "TimeoutStartSec="),
         ("Type=notify\nTimeoutStartSec=1", "", "shutdown_requested", "TimeoutStartSec="),
     ],
-    ids=["dependency", "assert", "condition", "exec-condition", "output", "start-pre", "start"],
+    ids=["dependency", "condition", "output", "start"],
 )
 def test_a_unit_that_systemd_does_not_bring_up_has_its_reason(
     units: Units, service: str, unit: str, kind: str, said: str, request: pytest.FixtureRequest
@@ -398,9 +395,8 @@ def test_a_unit_that_systemd_does_not_bring_up_has_its_reason(
     watch = units.wait(name, "--exit-grace", "0").begun()
     units.run("systemctl", "start", name, check=False)
     live = watch.end()
-    late = units.wait(name, "--exit-grace", "0").end()
     diagnosed = Watch(units.sandbox, "diagnose", "--unit", name, "--json").end()
-    for report in (live, late, diagnosed):
+    for report in (live, diagnosed):
         assert (report["outcome"], report["cause"]["kind"]) == ("failed", kind)
         assert said in report["cause"]["message"]
 
