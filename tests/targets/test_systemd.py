@@ -70,7 +70,8 @@ class Units:
             f"ExecStart={command}",
             service,
         ]
-        self.names.append(f"{name}.service")
+        if f"{name}.service" not in self.names:
+            self.names.append(f"{name}.service")
         self.sandbox.unit(f"{name}.service", "\n".join(settings), unit=unit)
 
     def start(self, name: str) -> None:
