@@ -211,6 +211,7 @@ def test_one_gpu_that_stays_lost_is_told_and_the_others_are_watched(machine: Mac
         {
             "code": "gpu_lost",
             "text": "GPU 1 (GPU-00000001-aaaa) was lost: the driver could not reach it",
+            "awaits": False,
         },
     ]
     assert [sample["index"] for sample in memory[1]["gpus"]] == [0]
@@ -239,6 +240,7 @@ def test_unified_memory_is_told_once_and_never_read_as_zero(machine: Machine) ->
             {
                 "code": "gpu_memory_unsupported",
                 "text": "GPU 0 (GPU-00000000-aaaa) does not tell its memory (unified with the host's)",
+                "awaits": False,
             },
         ]
     ]
@@ -283,6 +285,7 @@ def test_a_mig_parent_that_is_not_ours_to_read_is_told_once(machine: Machine) ->
         "code": "gpu_memory_not_permitted",
         "text": "GPU 1 (GPU-00000001-aaaa) does not let us read its memory; "
         "where MIG is on, name the slice's UUID in gpus=",
+        "awaits": False,
     }
     assert [sample["index"] for sample in memory[1]["gpus"]] == [0]
     assert machine.used_mib(1) == {"GPU-00000000-aaaa": 900}
@@ -312,6 +315,7 @@ def test_says_which_gpus_there_are_when_one_is_asked_for_that_is_not(machine: Ma
                 "code": "gpu_not_found",
                 "text": "gpus names 4, which is no single GPU here; there are: "
                 "0 (GPU-00000000-aaaa), 1 (GPU-00000001-aaaa)",
+                "awaits": False,
             },
         ]
     ]

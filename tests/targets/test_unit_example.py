@@ -160,6 +160,7 @@ def test_a_server_that_is_killed_after_it_was_ready_is_restarted(service: Servic
     assert service.show("StatusText") == "the server was ended by SIGKILL after it was ready"
 
 
+@pytest.mark.every_way
 @pytest.mark.real
 @pytest.mark.slow
 def test_a_real_start_far_longer_than_its_timeout_is_seen_through(service: Service, real: Path) -> None:
