@@ -16,6 +16,7 @@ LAST_WORDS_S: Final = 0.6
 # A busy machine is later still. systemd logs every failure, so that its words are worth waiting for.
 LATE_WORDS_S: Final = 3.0
 _SETTLE_S: Final = 0.1  # the journal takes what systemd and the server write by two ways
+_OF_SYSTEMD: Final = range(200, 246)
 
 
 @attrs.define
@@ -53,9 +54,14 @@ class Mourned:
     def due(self, *, log: bool) -> float:
         """When it is told; the journal is waited for where it is the server's log."""
         until = self.seen_at + (LATE_WORDS_S if self.told and self.reading.code != 0 else LAST_WORDS_S)
-        if not self._known or (log and self.heard_at is None):
+        if not self._known or ((log or self._could_not_run) and self.heard_at is None):
             return until
         return 0.0 if self.heard_at is None else min(until, self.heard_at + _SETTLE_S)
+
+    @property
+    def _could_not_run(self) -> bool:
+        """Whether the status is one of systemd's own (systemd.exec(5)): only the journal says more."""
+        return self.reading.code in _OF_SYSTEMD
 
     @property
     def _known(self) -> bool:
