@@ -11,7 +11,7 @@ from typing import Final
 import attrs
 
 from vllm_startup.causes._base import Cause
-from vllm_startup.causes._model_access import HubUnreachable, ModelAccessDenied, model_not_found
+from vllm_startup.causes._model_access import HubUnreachable, ModelAccessDenied, model_not_found, named_model
 from vllm_startup.causes._rules import CauseRule, Found
 
 _HOST: Final = r"https?://[^/\s'\"]{1,200}/"
@@ -26,13 +26,8 @@ _CLIENTS: Final = (
 )  # fmt: skip
 
 
-def _model(found: Found) -> str | None:
-    said = found.word("model") or found.word("name")
-    return None if said is None else said.strip("'\"`").rstrip(".,:")
-
-
 def _denied(found: Found) -> ModelAccessDenied:
-    model = _model(found)
+    model = named_model(found)
     return ModelAccessDenied(
         message=f"the hub refused access to {model or 'the model'}",
         hint="accept the model's licence on the hub, and pass HF_TOKEN into the process or container",
@@ -90,7 +85,7 @@ RULES: tuple[CauseRule, ...] = (
     CauseRule(
         literal="RepositoryNotFoundError",
         pattern=rf"RepositoryNotFoundError: 404 Client Error{_NAMED}",
-        build=lambda found: model_not_found(_model(found), "likely"),
+        build=lambda found: model_not_found(named_model(found), "likely"),
         versions="huggingface_hub 0.16 to 2.x",
     ),
     *(

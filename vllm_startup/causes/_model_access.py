@@ -65,15 +65,16 @@ class RemoteCodeNotTrusted(ModelAccess):
 # --- how they are told -------------------------------------------------------------------
 
 
-def _model(found: Found) -> str | None:
-    said = found.word("model")
+def named_model(found: Found) -> str | None:
+    """The model that the group ``model`` or ``name`` holds, without quotes and a sentence's end."""
+    said = found.word("model") or found.word("name")
     return None if said is None else said.strip("'\"`").rstrip(".,:")
 
 
 def _not_found(found: Found, confidence: Confidence = "certain") -> Cause | None:
     if found.error is not None and "get_tokenizer" in found.error.functions:
         return None  # the model itself was found
-    return model_not_found(_model(found), confidence)
+    return model_not_found(named_model(found), confidence)
 
 
 def model_not_found(model: str | None, confidence: Confidence = "certain") -> ModelNotFound:
@@ -113,7 +114,7 @@ def model_not_cached(model: str | None = None) -> ModelNotCached:
 
 
 def _untrusted(found: Found) -> Cause:
-    model = _model(found)
+    model = named_model(found)
     return RemoteCodeNotTrusted(
         message=f"{model or 'the model'} brings code of its own, which is not allowed to run",
         hint="read that code, then start with --trust-remote-code",
