@@ -176,6 +176,17 @@ def test_a_saved_core_belongs_to_no_other_start() -> None:
 # --- the log --------------------------------------------------------------------------------------
 
 
+def test_why_a_program_could_not_be_run_is_of_its_start_though_it_was_told_before_it() -> None:
+    why = manager("vllm.service: Failed at step STDOUT", SYSLOG_IDENTIFIER="(vllm)", _PID="42")
+    assert texts([why, started(), exited(), failed()]) == [
+        "systemd: Starting vllm.service...",
+        "42: vllm.service: Failed at step STDOUT",
+        "systemd: Started vllm.service - vLLM.",
+        "systemd: vllm.service: Main process exited, code=exited, status=1/FAILURE",
+        "systemd: vllm.service: Failed with result 'exit-code'.",
+    ]
+
+
 def test_a_start_begins_with_systemds_word_though_the_server_was_faster() -> None:
     assert texts([said("first"), starting(), said("second"), started()]) == [
         "systemd: Starting vllm.service...",

@@ -381,9 +381,10 @@ def test_a_journalctl_that_is_killed_loses_no_line(units: Units) -> None:
     [
         ("", "Requires=vllm-bad.service\nAfter=vllm-bad.service", "unclassified_error", "Dependency failed"),
         ("", "ConditionPathExists=/nope", "file_missing", "/nope does not exist"),
+        ("StandardOutput=append:/nope/x.log", "", "file_missing", "StandardOutput="),
         ("Type=notify\nTimeoutStartSec=1", "", "shutdown_requested", "TimeoutStartSec="),
     ],
-    ids=["dependency", "condition", "start"],
+    ids=["dependency", "condition", "output", "start"],
 )
 def test_a_unit_that_systemd_does_not_bring_up_has_its_reason(
     units: Units, service: str, unit: str, kind: str, said: str, request: pytest.FixtureRequest

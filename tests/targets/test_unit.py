@@ -33,6 +33,7 @@ from vllm_startup.targets._units.unit import UnitProbe
 
 OLD, NEW, NEWEST = "a" * 32, "b" * 32, "c" * 32
 RUNS = shown(MainPID=os.getpid(), ExecMainPID=os.getpid())
+IDLE = shown(ActiveState="inactive", MainPID=0, ExecMainPID=0, InvocationID="")
 STARTED, EXIT, SUCCESS, FAILURE = (
     "39f53479d3a045ac8e11786248231fbf",
     "98e322203f7a4ed290d09fe03c09fe15",
@@ -102,14 +103,14 @@ class Unit:
 
 @asynccontextmanager
 async def watched(
-    state: str = RUNS, *, log: bool = True, journal: bool = True, **given: Any
+    state: str = RUNS, *, found: str | None = None, log: bool = True, journal: bool = True, **given: Any
 ) -> AsyncIterator[Unit]:
     given.setdefault("journalctl", [])
     commands = FakeCommands(**given)
     commands.answers["systemctl show"] = Completed(0, state, "")
     main = MainProcess()
     probe = UnitProbe(
-        parse_state(state),
+        parse_state(found or state),
         Systemctl(commands),
         Journal("vllm.service", False, commands) if journal else None,
         main,
@@ -403,7 +404,6 @@ def refused(at_s: float) -> dict[str, Any]:
 
 
 NOT_STARTED = "vllm.service: systemd did not start it: Dependency failed for it."
-IDLE = shown(ActiveState="inactive", MainPID=0, ExecMainPID=0, InvocationID="")
 
 
 @pytest.mark.parametrize("log", [True, False], ids=["to the journal", "to a file"])
@@ -429,11 +429,13 @@ async def test_a_start_that_systemd_refused_long_ago_is_of_the_past() -> None:
         assert await unit.nothing()
 
 
-async def test_why_a_unit_that_logs_to_a_file_could_not_be_run_is_in_the_journal() -> None:
+@pytest.mark.parametrize("found", [None, IDLE], ids=["long ago", "since it was found"])
+async def test_why_a_unit_that_logs_to_a_file_could_not_be_run_is_in_the_journal(found: str | None) -> None:
     state = shown(ActiveState="failed", MainPID=0, ExecMainCode=1, ExecMainStatus=209, Result="exit-code")
     said = entry(MESSAGE="vllm.service: Failed to set up standard output", SYSLOG_IDENTIFIER="(vllm)")
     said |= {"UNIT": "vllm.service", "INVOCATION_ID": OLD}
-    async with watched(state, log=False, journalctl=[line("of another program"), said]) as unit:
+    past = [line("of another program"), said]
+    async with watched(state, found=found, log=False, journalctl=past) as unit:
         seen = await unit.seen(3)
     assert lines(seen) == ["vllm.service: Failed to set up standard output"]
     assert ends(seen) == [(42, "vllm", 209, None)]

@@ -37,6 +37,7 @@ _COREDUMP: Final = "fc2e22bc6ee647b6b90729ab34a250b1"  # SD_MESSAGE_COREDUMP
 _REFUSALS: Final = ("dependency", "assert", "timeout", "invalid", "unsupported", "once")
 """How a job ends without the unit having been started (`job_result_table` of systemd)."""
 _MAIN: Final = "ExecStart"
+_EXECUTOR: Final = "("  # a program's name in brackets, until it is that program
 _NEW_S: Final = 60.0
 _FIELDS: Final = (
     *("MESSAGE", "MESSAGE_ID", "SYSLOG_IDENTIFIER", "SYSLOG_PID", "_COMM", "_PID", "_HOSTNAME"),
@@ -62,7 +63,7 @@ class Entry:
         at_s: When the journal took it, in seconds since the Unix epoch.
         text: Its message, which may have several lines; None without one.
         writer: The program and its process id, as a log's prefix names them.
-        by_manager: Whether systemd says it about the unit.
+        by_manager: Whether the service manager says it about the unit.
         invocation: The start that it belongs to; None where nothing tells.
         starts: Whether it says that the unit is being started, or is.
         announces: Whether it says that it is being started.
@@ -89,7 +90,7 @@ class Entry:
     @property
     def by_executor(self) -> bool:
         """Whether the process says it that systemd turns into the program: it could not be run."""
-        return self.writer[0].startswith("(")
+        return self.writer[0].startswith(_EXECUTOR)
 
     @property
     def closes(self) -> bool:
@@ -119,13 +120,14 @@ def parse(line: str) -> Entry | None:
     starts = unit is not None and message_id in (_STARTING, _STARTED) and not refuses
     if unit and text and (starts or refuses):
         text = _naming(unit, text) if starts else f"{unit}: {NOT_STARTED}{text}"
+    writer = _writer(fields)
     return Entry(
         cursor=str(cursor),
         at_s=at_s,
         text=text,
         host=_word(_first(fields.get("_HOSTNAME")) or "localhost"),
-        writer=_writer(fields),
-        by_manager=unit is not None,
+        writer=writer,
+        by_manager=unit is not None and not writer[0].startswith(_EXECUTOR),
         invocation=_invocation(fields),
         starts=starts,
         announces=starts and message_id == _STARTING,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
@@ -174,31 +174,31 @@ class UnitProbe:
 
     async def _begin(self) -> None:
         history: Sequence[Entry] = ()
-        news: Sequence[Entry] = ()
         if self._journal is not None:
-            entries = recent(await self._runner.run(self._journal.history))
-            self._follower = JournalFollower(self._journal, entries[-1].cursor if entries else None)
-            history = entries
-            if self._state.over:
-                history, news = just_refused(entries, time.time() + self._clock_ahead_s())
-            if self._log:
-                ahead_s = self._clock_ahead_s()
-                self._ready.extend(as_history(self._unit, history, self._transcript, clock_ahead_s=ahead_s))
+            history = recent(await self._runner.run(self._journal.history))
+            self._follower = JournalFollower(self._journal, history[-1].cursor if history else None)
+        # Later than the history: a start that began and failed since the unit was found would have its words
+        # taken for an earlier one's. What the history does not have yet, the follower brings.
+        state = self._state = await self._runner.run(partial(self._systemctl.show, self._unit))
+        ahead_s = self._clock_ahead_s()
+        news: Sequence[Entry] = ()
+        if state.over:
+            history, news = just_refused(history, time.time() + ahead_s)
+        if self._log:
+            self._ready.extend(as_history(self._unit, history, self._transcript, clock_ahead_s=ahead_s))
         for entry in history:
             self._note_writer(entry)
             if entry.closes and (self._told is None or entry.invocation != self._told):
                 self._told, self._told_at = entry.invocation, entry.at_s
-        self._prepared = failed_before_main(history, self._state.invocation)
+        self._prepared = failed_before_main(history, state.invocation)
         self._begun = True
-        self._note(of_output(self._state, log=self._log))
-        self._hear([*self._could_not_run(history), *news])
-        await self._look()
-
-    def _could_not_run(self, history: Iterable[Entry]) -> Iterator[Entry]:
-        """Why the newest start came to nothing, where the history is not told as the log."""
-        start = self._state.invocation
-        if self._state.over and not self._log:
-            yield from (entry for entry in history if entry.by_executor and entry.invocation == start)
+        self._note(of_output(state, log=self._log))
+        if not self._log:  # else it is told with the log
+            start = state.invocation
+            self._hear(entry for entry in history if entry.by_executor and entry.invocation == start)
+        self._hear(news)
+        self._look_at = clock() + _LOOK_S
+        self._meet(state)
 
     def _take(self) -> list[Reading]:
         """What is to be told, at most one batch of lines at once."""
