@@ -299,6 +299,45 @@ RULES: tuple[CauseRule, ...] = (
         build=lambda found: file_missing(found.word("path") or ""),
         versions="0.3 to 0.33",
     ),
+    *(
+        CauseRule(
+            literal=literal,
+            pattern=pattern,
+            build=lambda found: file_missing(found.word("path") or ""),
+            versions="0.20 to 0.33",
+        )
+        for literal, pattern in (
+            ("FP8 scale ", r"FP8 scale (?:file|save path) not found: (?P<path>\S{1,400})"),
+            ("the vllm-rs binary was not found", r"binary was not found at (?P<path>\S{1,400})\. "),
+        )
+    ),
+    CauseRule(
+        literal=" exceeds numa_bind_",
+        pattern=r"exceeds (?P<argument>numa_bind_\w{1,20}) size",
+        build=lambda found: _argument(f"--{(found.word('argument') or '').replace('_', '-')}", found),
+        versions="0.20 to 0.33",
+    ),
+    CauseRule(
+        literal="NUMA binding was requested, but vLLM could not detect",
+        build=lambda found: _argument("--numa-bind", found),
+        versions="0.20 to 0.33",
+    ),
+    CauseRule(
+        literal="--disable-hybrid-kv-cache-manager",
+        pattern=r"only works without hybrid kv cache manager",
+        build=lambda found: _argument("--kv-transfer-config", found),
+        versions="0.12 to 0.33",
+    ),
+    CauseRule(
+        literal="Connector name is not set in KVTransferConfig",
+        build=lambda found: _argument("--kv-transfer-config", found),
+        versions="0.10 to 0.33",
+    ),
+    CauseRule(
+        literal="Unsupported connector type: ",
+        build=lambda found: _argument("--kv-transfer-config", found),
+        versions="0.8 to 0.33",
+    ),
     CauseRule(
         literal="No such file or directory: ",
         pattern=r"No such file or directory: b?'(?P<path>[^']{1,400})'",

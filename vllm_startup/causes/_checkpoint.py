@@ -262,6 +262,24 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.12 to 0.18",
     ),
     CauseRule(
+        literal="Weight files referenced in index but missing: ",
+        pattern=r"referenced in index but missing: (?P<names>[^\n]{1,400})",
+        build=_missing,
+        versions="0.31 to 0.33",
+    ),
+    CauseRule(
+        literal="No model weights found in ",
+        pattern=r"No model weights found in (?P<model>\S{1,400}) \(expected ",
+        build=_missing,
+        versions="0.15 to 0.33",
+    ),
+    CauseRule(
+        literal="filter removed all weight files for ",
+        pattern=r"filter removed all weight files for `(?P<model>[^`\n]{1,400})`",
+        build=_missing,
+        versions="0.33",
+    ),
+    CauseRule(
         literal="kv_b_proj_weight.shape=",
         pattern=r"AssertionError: (?P<parameter>kv_b_proj_weight)\.shape=",
         build=lambda found: attrs.evolve(_mismatch(found), confidence="likely"),

@@ -77,6 +77,35 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.9 to 0.33",
     ),
     CauseRule(
+        literal="DeepGEMM",
+        pattern=r"(?:^RuntimeError: |requires (?:a usable )?)(?P<component>DeepGEMM) "
+        r"(?:backend is unavailable|support in the current vLLM environment|installation)",
+        build=lambda found: attrs.evolve(_component(found), hint=None),
+        versions="0.12 to 0.33",
+    ),
+    CauseRule(
+        literal="not available. Install ",
+        pattern=r"^RuntimeError: (?P<component>MoonEP|FlashInfer)[^\n]{0,60} not available\. Install ",
+        build=lambda found: attrs.evolve(_component(found), confidence="likely", hint=None),
+        versions="0.30 to 0.33",
+    ),
+    CauseRule(
+        literal="Install mooncake",
+        pattern=r"Install (?P<component>mooncake)[\w-]{0,30} (?:to use|with Store support)",
+        build=_component,
+        versions="0.30 to 0.33",
+    ),
+    CauseRule(
+        literal="vllm.vllm_flash_attn requires the CUDA flash attention extensions",
+        build=lambda _: ComponentMissing(
+            message="this vLLM was built without its flash attention",
+            hint="install vLLM from a wheel for CUDA, or build it for this GPU",
+            component="vllm_flash_attn",
+            retryable=False,
+        ),
+        versions="0.25 to 0.33",
+    ),
+    CauseRule(
         literal=" install ",
         pattern=r"(?:^(?:Import|ModuleNotFound|Value)Error: |Value error, )"
         r"(?:[^\n]{0,300}[ .])?(?:[Pp]lease|[Yy]ou (?:need to|must)) (?:pip )?install "

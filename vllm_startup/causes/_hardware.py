@@ -262,6 +262,17 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="0.10 to 0.33",
     ),
+    *(
+        CauseRule(
+            literal=literal,
+            pattern=rf"^ValueError: (?P<what>[\w.='-]{{1,60}}){literal}",
+            build=lambda found: GpuArchitectureUnsupported(
+                message=f"{found.word('what')} needs another kind of GPU: {found.said}", retryable=False
+            ),
+            versions="0.30 to 0.33",
+        )
+        for literal in (" requires an SM", " requires Blackwell ")
+    ),
     CauseRule(literal="out of resource: ", build=_resources, versions="triton 2.1 to 3.5"),
     CauseRule(literal="too many resources requested for launch", build=_resources, versions="CUDA error 7"),
     CauseRule(literal="uses too much shared data", where="both", build=_resources, versions="ptxas"),

@@ -64,6 +64,17 @@ def _wanted(found: Found) -> Cause:
     )
 
 
+def _at_least(package: str, limit: str | None) -> Cause:
+    return DependencyVersionMismatch(
+        message=f"another version of {package} is installed, {package}>={limit} is needed",
+        hint=f"pip install '{package}>={limit}'",
+        package=package,
+        other="vllm",
+        other_version=f">={limit}",
+        retryable=False,
+    )
+
+
 def _other_cuda(package: str, version: str | None, wanted: str | None) -> Cause:
     return DependencyVersionMismatch(
         message=f"{package} is for CUDA {version}, torch for CUDA {wanted}",
@@ -309,6 +320,39 @@ RULES: tuple[CauseRule, ...] = (
         r"but got (?P<version>[\w.]{1,30}\w)",
         build=_wanted,
         versions="0.11 to 0.33",
+    ),
+    CauseRule(
+        literal="Support for Transformers v4 ",
+        pattern=r"Support for (?P<package>Transformers) v4 (?:is deprecated and )?was removed",
+        build=lambda _: DependencyVersionMismatch(
+            message="transformers 4 is installed, transformers 5 is needed",
+            hint="pip install 'transformers>=5'",
+            package="transformers",
+            version="4",
+            other="vllm",
+            other_version=">=5",
+            retryable=False,
+        ),
+        versions="0.24 to 0.33",
+    ),
+    CauseRule(
+        literal=" or newer",
+        pattern=r"public API shipped with (?P<package>FlashInfer) (?P<limit>[\d.]{1,20}\d) or newer",
+        build=lambda found: _at_least("flashinfer-python", found.word("limit")),
+        versions="0.32 to 0.33",
+    ),
+    CauseRule(
+        literal="Please upgrade Mooncake",
+        pattern=r"requires mooncake-transfer-engine>=(?P<limit>[\d.]{1,20}\d)",
+        build=lambda found: _at_least("mooncake-transfer-engine", found.word("limit")),
+        versions="0.30 to 0.33",
+    ),
+    CauseRule(
+        literal="requires PyTorch >= ",
+        pattern=r"requires PyTorch >= (?P<limit>[\d.]{1,20}\d)",
+        exceptions=("RuntimeError", "ValueError", "ImportError"),
+        build=lambda found: _at_least("torch", found.word("limit")),
+        versions="0.25 to 0.33",
     ),
     CauseRule(
         literal="cuDNN version incompatibility",
