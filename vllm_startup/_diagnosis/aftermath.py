@@ -39,6 +39,10 @@ WRAPPERS: Final = (
     "RuntimeError: cancelled",
     "ChildProcessError: worker died",  # until 0.10, V0
     "RuntimeError: Executor failed.",
+    "RuntimeError: Worker failed",
+    "RuntimeError: EngineCoreProc failed to start.",  # 0.7
+    "RuntimeError: WorkerProc failed to start.",  # 0.8
+    "At least one Worker is dead. Dead Workers: ",  # until 0.10, V0 on Ray
     "Ray workers have not started successfully",
     "Input socket thread died during startup",
     "Task was destroyed but it is pending",

@@ -334,6 +334,22 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.10 to 0.33",
     ),
     CauseRule(
+        literal="Invalid environment variable VLLM_",
+        pattern=r"Invalid environment variable (?P<argument>VLLM_\w{1,80})",
+        build=lambda found: _argument(found.word("argument"), found),
+        versions="0.4 to 0.8, CPU",
+    ),
+    CauseRule(
+        literal="Full CUDAGraph not supported for ",
+        build=lambda found: _argument("--compilation-config", found),
+        versions="0.8 to 0.10",
+    ),
+    CauseRule(
+        literal="Attention block size should be increased",
+        build=lambda found: _argument("--block-size", found),
+        versions="0.9 to 0.10",
+    ),
+    CauseRule(
         literal="Unsupported connector type: ",
         build=lambda found: _argument("--kv-transfer-config", found),
         versions="0.8 to 0.33",

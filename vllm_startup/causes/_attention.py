@@ -129,6 +129,11 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.11 to 0.33",
     ),
     CauseRule(
+        literal="require an attention backend with kv_cache_shape=",
+        build=_attention,
+        versions="0.9 to 0.10",
+    ),
+    CauseRule(
         literal="with FP8 KV cache not yet supported",
         build=_attention,
         versions="0.8 to 0.10",

@@ -93,7 +93,7 @@ RULES: tuple[CauseRule, ...] = (
     _place("/vllm/engine/arg_utils.py", r"/vllm/engine/arg_utils\.py:", "0.4 to 0.33"),
     _place(
         "/vllm/entrypoints/",
-        r"/\w*cli_args\.py:|/cli/\w+\.py:validate\w*$",
+        r"/\w*cli_args\.py:|/cli/\w+\.py:(?:validate\w*|run_headless|run_multi_api_server|cmd)$",
         "0.5 to 0.33",
         exceptions=(*_REFUSALS, "TypeError"),
     ),
@@ -101,7 +101,7 @@ RULES: tuple[CauseRule, ...] = (
     _place(
         "/vllm/utils",
         r"/vllm/utils(?:\.py|/__init__\.py|/argparse_utils\.py):"
-        r"(?:parse_args|_pull_args_from_config|load_config_file)$",
+        r"(?:parse_args|_pull_args_from_config|_?load_config_file)$",
         "0.5 to 0.33",
     ),
     _place(

@@ -90,6 +90,16 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.30 to 0.33",
     ),
     CauseRule(
+        literal="punica LoRA kernels could not be imported",
+        build=lambda _: ComponentMissing(
+            message="this vLLM was built without the kernels for LoRA",
+            hint="upgrade vLLM, or build it with VLLM_INSTALL_PUNICA_KERNELS=1",
+            component="punica",
+            retryable=False,
+        ),
+        versions="0.3 to 0.4",
+    ),
+    CauseRule(
         literal="Install mooncake",
         pattern=r"Install (?P<component>mooncake)[\w-]{0,30} (?:to use|with Store support)",
         build=_component,

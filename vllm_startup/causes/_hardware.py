@@ -262,6 +262,15 @@ RULES: tuple[CauseRule, ...] = (
         ),
         versions="0.10 to 0.33",
     ),
+    CauseRule(
+        literal="punica LoRA kernels require compute capability",
+        build=lambda _: GpuArchitectureUnsupported(
+            message="LoRA needs compute capability 8.0 in this vLLM",
+            hint="start without --enable-lora, or upgrade vLLM",
+            retryable=False,
+        ),
+        versions="0.3 to 0.4",
+    ),
     *(
         CauseRule(
             literal=literal,

@@ -112,6 +112,17 @@ RULES: tuple[CauseRule, ...] = (
         build=_unloadable,
         versions="cuDNN 8",
     ),
+    *(
+        CauseRule(
+            literal=said,
+            pattern=rf"{said}(?P<library>\S{{0,200}}?lib\w{{2,20}}[\w.]{{0,40}})",
+            build=lambda found: attrs.evolve(
+                _missing(found.word("library") or ""), confidence="likely", hint=None
+            ),
+            versions="0.4 to 0.33",
+        )
+        for said in ("Failed to load NCCL library from ", "ValueError: Cannot find ")
+    ),
     CauseRule(
         literal="sndfile library not found",
         build=lambda _: _missing("libsndfile.so.1"),
