@@ -276,7 +276,8 @@ def _cause(attempt: Attempt, witness: _Witness) -> Cause | None:
             return cause
         if told.diagnosis.ends_in_failure:
             return _as_last_words(cause)
-        return _as_last_words(told.diagnosis.last_words(spoken=_is_excerpt(attempt)))
+        last_words = told.diagnosis.last_words(spoken=_is_excerpt(attempt))
+        return _as_last_words(last_words or told.diagnosis.gone)
     code, signal = told.exit
     if cause is not None and (cause.confidence != "unknown" or signal is None):
         return cause

@@ -156,7 +156,19 @@ _AT_WORK: Final = (
     "Loading model from",
 )
 
+FENCE: Final = "```"
+"""Stands around a log that is pasted into an issue: what follows is another excerpt."""
+
+# What Python's resource tracker and torch say when the processes that they served are gone. So does a helper
+# that a start goes on without: it counts only as a log's last words.
+GONE: Final = (
+    "objects to clean up at shutdown",
+    "destroy_process_group() was not called before program exit",
+)
+
 LITERALS: Final = (
+    FENCE,
+    *GONE,
     *ENDINGS,
     *SHUTDOWNS,
     "Failed core proc(s)",
@@ -234,6 +246,7 @@ class Ends:
         self.engine_spoke_of_failure = False
         self.shutdown: tuple[str, str | None, int] | None = None  # text, process, line
         self.stop: tuple[str, str | None, int] | None = None
+        self.gone: tuple[str, str | None, int] | None = None
         self.killed: set[int] = set()
 
     def read(self, text: str, *, process: str | None, line: int) -> None:
@@ -261,6 +274,8 @@ class Ends:
         """Note whom the server kills itself, and that it was asked to end, unless a failure came before."""
         if KILLS in line.message and (found := _killed().search(line.message)) is not None:
             self.killed.add(int(found[1]))
+        if any(map(line.message.__contains__, GONE)):
+            self.gone = (line.message, line.process, line.number)
         if self.wrapper is not None or self.shutdown is not None:
             return
         asked = line.process == "systemd" and line.message.startswith("Stopping ")
@@ -316,6 +331,20 @@ def asked_to_end(ends: Ends) -> Cause | None:
 def stopped(ends: Ends) -> Cause | None:
     """The end of a server that had come up and stopped in good order; None where it says no such thing."""
     return None if ends.stop is None else _asked(*ends.stop)
+
+
+def gone(ends: Ends, *, since: int) -> Cause | None:
+    """That processes are gone, as a line tells that stands behind another one; None without such a line."""
+    from vllm_startup.causes._unknown import ProcessExited
+
+    if ends.gone is None or ends.gone[2] < since:
+        return None
+    text, process, line = ends.gone
+    cause = ProcessExited(
+        message=f"the server's processes are gone, and the log does not say why; {_COLLECT}",
+        confidence="unknown",
+    )
+    return with_evidence(cause, text, process, line)
 
 
 def _asked(text: str, process: str | None, line: int) -> Cause:

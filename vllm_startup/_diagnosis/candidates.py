@@ -69,11 +69,12 @@ class Candidate:
     settled: bool = True
     ends: bool = False  # the text that names it says that the start is over
     open: bool = False  # more of the text may say more
+    excerpt: int = 0  # in which one of several that were pasted one after the other
 
     @property
-    def order(self) -> tuple[int, int]:
-        """The greater, the better: of equals, the first."""
-        return (self.score, -self.line)
+    def order(self) -> tuple[int, int, int]:
+        """The greater, the better: of equals, the first of the last excerpt."""
+        return (self.score, self.excerpt, -self.line)
 
 
 def better(one: Candidate | None, other: Candidate | None) -> Candidate | None:

@@ -99,9 +99,11 @@ class Diagnosis:
         self._ready = False
         self._uncaught: int | None = None  # the line of the last one that nobody logged
         self._mild = 0  # the last line in which vLLM's logger said something harmless
+        self._last = 0  # the last line
         # What the unfinished streams hold, until a line changes it.
         self._pending: tuple[Candidate | None, bool] | None = None
         self._begun: Begun | None = None
+        self._excerpt = 0
 
     # -- text in
 
@@ -161,6 +163,8 @@ class Diagnosis:
         """Take note of a line that holds none of the `clues`, while not `busy`."""
         if line.source is not None and line.level in HARMLESS_LEVELS and not is_farewell(line):
             self._mild = line.number
+        if line.message and not line.message.startswith(aftermath.FENCE):
+            self._last = line.number
 
     def finish(self) -> None:
         """No more text will come: close what is open."""
@@ -188,7 +192,8 @@ class Diagnosis:
         """What the text's last words say of a failure, though nothing says that they end a start.
 
         Args:
-            spoken: Whether what a rule knows of an exception counts in a line that names none, too.
+            spoken: Whether what a rule knows of an exception counts in a line that names none, too; as the
+                very last words it always does.
 
         Returns:
             None where there is no such word, and where vLLM's logger went on in another tone.
@@ -196,6 +201,7 @@ class Diagnosis:
         best = self._candidate()
         if best is None or best.line < self._mild:
             return None
+        spoken = spoken or (best.score == KNOWN_SPOKEN and best.line >= self._last)
         return best.cause if spoken or best.score == KNOWN_LINE else None
 
     @property
@@ -213,6 +219,13 @@ class Diagnosis:
     def stopped(self) -> Cause | None:
         """That the server stopped in good order after it had come up, where it says so."""
         return aftermath.stopped(self._ends)
+
+    @property
+    def gone(self) -> Cause | None:
+        """Why the server's processes are gone, where that they are is what the text's last words tell."""
+        gone = None if self._ready else aftermath.gone(self._ends, since=self._mild)
+        best = self._candidate()
+        return best.cause if gone is not None and best is not None and best.score >= _SURE else gone
 
     @property
     def killed(self) -> AbstractSet[int]:
@@ -265,6 +278,8 @@ class Diagnosis:
                 if found is not None and found.open:
                     found = attrs.evolve(found, settled=False)  # the next line may hold what a rule knows
                 best = better(best, found)
+            if best is not None:
+                best = attrs.evolve(best, excerpt=self._excerpt)
             self._pending = (best, any(ends_program(chain) for chain in chains))
         return self._pending
 
@@ -282,6 +297,9 @@ class Diagnosis:
 
     def _read_line(self, line: Line, rules: Iterable[CauseRule]) -> None:
         text = line.message
+        if text.startswith(aftermath.FENCE):
+            self._fatal = self._fatal or self.ends_in_failure
+            self._excerpt += 1
         if is_ending(line):
             self._fatal = True
             self._ends.read(text, process=line.process, line=line.number)
@@ -309,6 +327,7 @@ class Diagnosis:
                 line=line.number,
                 cause=with_evidence(cause, text, line.process, line.number),
                 settled=not begins(text),
+                excerpt=self._excerpt,
             )
             self._begun = None if found.settled else Begun(found)
             self._offer(found)
@@ -351,6 +370,8 @@ class Diagnosis:
                 self._uncaught = found.line
 
     def _offer(self, found: Candidate) -> None:
+        if found.excerpt != self._excerpt:
+            found = attrs.evolve(found, excerpt=self._excerpt)
         self._best = better(self._best, found)
 
 

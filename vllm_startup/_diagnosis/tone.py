@@ -19,6 +19,9 @@ _MILD: Final = frozenset({"INFO", "WARN", "WARNING", "DEBUG", "TRACE", "NOTICE"}
 _DATA: Final = ("{", "Namespace(", "args: ", "non-default args: ")
 
 
+# What vLLM says in passing though no start survives it (0.6 to 0.33).
+_GRAVE: Final = "No platform detected, vLLM is running on UnspecifiedPlatform"
+
 # A statement that somebody shows.
 _STATEMENTS: Final = ("raise ", "assert ", "except ", "logger.")
 
@@ -26,7 +29,7 @@ _STATEMENTS: Final = ("raise ", "assert ", "except ", "logger.")
 def is_harmless(line: Line) -> bool:
     """Whether a line says of itself that it is no error."""
     if line.level in HARMLESS_LEVELS:
-        return True
+        return not line.message.startswith(_GRAVE)
     if line.message.lstrip(" ").startswith(_STATEMENTS) or is_retried(line.message):
         return True
     if line.level is not None:
@@ -43,7 +46,7 @@ def is_harmless(line: Line) -> bool:
 
 def is_farewell(line: Line) -> bool:
     """Whether a harmless line only tells that something is taken down, as after a failure, too."""
-    return line.message.startswith(("Shutting down ", "Shutdown "))
+    return line.message.startswith(("Shutting down ", "Shutdown ", "[shutdown] "))
 
 
 @cache

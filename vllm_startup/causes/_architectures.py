@@ -43,6 +43,16 @@ RULES: tuple[CauseRule, ...] = (
         versions="rocBLAS 4 to 5",
     ),
     CauseRule(
+        literal="Unknown GPU architecture: ",
+        pattern=r"Unknown GPU architecture: (?P<arch>gfx\w{1,12})",
+        build=lambda found: GpuArchitectureUnsupported(
+            message=f"AITER does not know the GPU's architecture {found.word('arch')}",
+            hint="start with VLLM_ROCM_USE_AITER=0",
+            retryable=False,
+        ),
+        versions="AITER 0.1",
+    ),
+    CauseRule(
         literal="FlashInfer requires ",
         pattern=r"FlashInfer requires (?:GPUs with )?sm\d+",
         build=lambda _: GpuArchitectureUnsupported(

@@ -132,6 +132,12 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.4 to 0.33, torch 2.x",
     ),
     CauseRule(
+        literal="Tried to instantiate class '_",
+        pattern=r"Tried to instantiate class '(?P<library>_\w{1,60})\.(?P<symbol>\w{1,100})', but it does",
+        build=lambda found: attrs.evolve(_binary(found), confidence="likely"),
+        versions="0.5 to 0.33, torch 2.x",
+    ),
+    CauseRule(
         literal="but this version of numpy is",
         pattern=r"module compiled against A[BP]I version \S{1,20} but this version of numpy is",
         build=lambda _: attrs.evolve(_other_numpy(), confidence="certain"),

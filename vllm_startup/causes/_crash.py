@@ -191,6 +191,24 @@ RULES: tuple[CauseRule, ...] = (
         build=_crashed,
         versions="torch 1.x to 2.9",
     ),
+    *(
+        CauseRule(
+            literal=literal,
+            pattern=pattern,
+            where="line",
+            ends=True,
+            build=lambda found: _by_signal(found.number("signal") or 0, found),
+            versions=versions,
+        )
+        for literal, pattern, versions in (
+            ("Caught signal ", r"\] Caught signal (?P<signal>4|6|7|8|11) \(", "UCX 1.8 to 1.19"),
+            (
+                "] Signal: ",
+                r"^\[[\w.:-]{1,90}\] Signal: [A-Z][\w ]{1,40} \((?P<signal>4|6|7|8|11)\)",
+                "Open MPI 4 to 5",
+            ),
+        )
+    ),
     CauseRule(
         literal="received at time=",
         pattern=r"^\*\*\* SIG(?P<what>SEGV|ABRT|BUS|ILL|FPE)\b",

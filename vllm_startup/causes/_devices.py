@@ -121,6 +121,13 @@ def _busy(_: Found) -> Cause:
 
 RULES: tuple[CauseRule, ...] = (
     CauseRule(
+        literal="No platform detected, vLLM is running on UnspecifiedPlatform",
+        where="line",
+        rank="weak",
+        build=lambda _: attrs.evolve(none_visible(), confidence="likely"),
+        versions="0.6 to 0.33",
+    ),
+    CauseRule(
         literal="Failed to infer device type",
         build=lambda _: NoGpuDetected(
             message="vLLM found no accelerator that it can use",

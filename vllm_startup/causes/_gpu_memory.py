@@ -94,7 +94,7 @@ _ROOM = (
 
 def _out_of_memory(found: Found) -> Cause:
     tried = found.size("tried")
-    free = found.size("free") or found.size("free2")
+    free = found.size("free" if found.word("free") else "free2")
     device = found.number("device")
     where = "a GPU" if device is None else f"GPU {device}"
     functions = found.error.functions if found.error is not None else ()
@@ -192,7 +192,7 @@ RULES: tuple[CauseRule, ...] = (
         literal="out of memory. Tried to allocate",
         pattern=r"Tried to allocate (?P<tried>[\d.]+ \w+)(?:[. ]+\(?GPU (?P<device>\d+)(?: has a total "
         r"capac\w* of "
-        r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) is free|; (?P<total2>[\d.]+ \w+) total "
+        r"(?P<total>[\d.]+ \w+) of which (?P<free>[\d.]+ \w+) (?:is|are) free|; (?P<total2>[\d.]+ \w+) total "
         r"capacity;"
         r"[^;]{0,60}; (?P<free2>[\d.]+ \w+) free))?",
         build=_out_of_memory,

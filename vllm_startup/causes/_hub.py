@@ -72,9 +72,21 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Client Error",
-        pattern=rf"GatedRepoError: 40[13] Client Error{_NAMED}",
+        pattern=r"GatedRepoError: 40[13] Client Error(?:\.\s+Access to model "
+        rf"(?P<name>[\w.-]{{1,96}}/[\w.-]{{1,96}}) is restricted|{_NAMED})",
         build=_denied,
         versions="huggingface_hub 0.16 to 2.x",
+    ),
+    CauseRule(
+        literal="error downloading or loading vocab file",
+        build=lambda _: HubUnreachable(
+            message="the vocabulary of gpt-oss models could not be downloaded",
+            hint="download o200k_base.tiktoken (and cl100k_base.tiktoken) first, and name their folder in "
+            "TIKTOKEN_ENCODINGS_BASE",
+            confidence="likely",
+            retryable=True,
+        ),
+        versions="openai-harmony 0.0.x",
     ),
     CauseRule(
         literal="RepositoryNotFoundError",

@@ -244,6 +244,11 @@ RULES: tuple[CauseRule, ...] = (
         versions="transformers 4.20 to 5.x",
     ),
     CauseRule(
+        literal="invalid tiktoken vocab file",
+        build=_tokenizer,
+        versions="openai-harmony 0.0.x",
+    ),
+    CauseRule(
         literal="get_tokenizer",
         pattern=r"Repo id must (?:be in the form|use) [^\n]{1,300}?: '(?P<path>[^'\n]{1,400})'"
         r"|(?<!\S)(?P<name>\S{1,400}) is not a local folder and is not a valid model identifier",
