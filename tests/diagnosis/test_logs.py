@@ -168,6 +168,81 @@ def test_what_came_before_other_words_of_vllm_s_was_survived() -> None:
     assert found.cause is None
 
 
+CUT_OFF = [
+    '(EngineCore pid=7)   File "/x/flashinfer/comm/fd_exchange.py", line 55, in <module>',
+    "(EngineCore pid=7) TypeError: type 'array.array' is not subscriptable",
+    "[rank0]:[W812 04:47:26.793554487 ProcessGroupNCCL.cpp:1624] Warning: WARNING: destroy_process_group() "
+    "was not called before program exit, which can leak resources.",
+    "(APIServer pid=1) INFO 08-12 04:47:27 [utils.py:612] [shutdown] Process manager: send sigterm",
+    "(APIServer pid=1) Traceback (most recent call last):",
+    '(APIServer pid=1)   File "/x/bin/vllm", line 10, in <module>',
+]
+LOADING = "(EngineCore pid=7) INFO 05-08 00:37:15 [cuda.py:411] Using FLASH_ATTN attention backend"
+LEAKED = (
+    "/x/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked "
+    "semaphore objects to clean up at shutdown"
+)
+
+
+def test_an_excerpt_that_is_cut_off_in_the_servers_farewell() -> None:
+    found = told(CUT_OFF)
+    assert found.cause is not None
+    assert (found.cause.kind, found.cause.confidence) == ("unclassified_error", "likely")
+    assert "array.array" in found.cause.message
+    assert told([*CUT_OFF[:2], LOADING]).cause is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        pytest.param([LOADING, LEAKED], "process_exited", id="last words"),
+        pytest.param([LEAKED, LOADING], None, id="a helper's"),
+        pytest.param(
+            ["INFO 10-07 10:35:50 model_runner.py:1511] Graph capturing finished in 24 secs.", LEAKED],
+            None,
+            id="a program that has used its engine",
+        ),
+    ],
+)
+def test_processes_that_are_gone_without_a_word(lines: list[str], kind: str | None) -> None:
+    cause = told(lines).cause
+    assert (cause and (cause.kind, cause.confidence)) == (kind and (kind, "unknown"))
+
+
+NO_MEMORY = "ValueError: No available memory for the cache blocks."
+TOO_SMALL = (
+    "ValueError: The model's max seq len (2048) is larger than the maximum number of tokens that can be "
+    "stored in KV cache (1936)."
+)
+STARTING = "INFO 04-16 12:12:41 config.py:820] Chunked prefill is enabled with max_num_batched_tokens=512."
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        pytest.param(
+            ["```", NO_MEMORY, "```", "Later:", "```", TOO_SMALL, "```"], "kv_cache_too_small", id="both"
+        ),
+        pytest.param([NO_MEMORY, "In detail:", "```", STARTING, "```"], "no_kv_cache_memory", id="the first"),
+        pytest.param(["```", STARTING, "```", "```", TOO_SMALL, "```"], "kv_cache_too_small", id="the last"),
+        pytest.param([NO_MEMORY, STARTING], None, id="one that goes on"),
+        pytest.param([NO_MEMORY, TOO_SMALL], "no_kv_cache_memory", id="one with two"),
+    ],
+)
+def test_excerpts_between_fences_are_read_one_by_one(lines: list[str], kind: str | None) -> None:
+    cause = told(lines).cause
+    assert (cause and cause.kind) == kind
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_a_message_without_its_exception_counts_as_the_very_last_words(last: bool) -> None:
+    said = TOO_SMALL.partition(": ")[2]
+    begin = "INFO 10-07 10:35:50 model_runner.py:1115] Loading model weights took 14.9888 GB"
+    after = "Maximum concurrency for 29000 tokens per request: 0.82x"
+    cause = told([begin, after, said] if last else [begin, said, after]).cause
+    assert (cause and cause.kind) == ("kv_cache_too_small" if last else None)
+
+
 def test_evidence_keeps_its_line_numbers_in_a_wrapped_log() -> None:
     case = next(case for case in ALL if case.name == "dtype_unsupported")
     lines = list(FORMS["cut at 80"](list(case.lines)))

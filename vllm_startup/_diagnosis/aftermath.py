@@ -166,9 +166,16 @@ GONE: Final = (
     "destroy_process_group() was not called before program exit",
 )
 
+# An engine is complete: a program without a server ends in good order after it has used that.
+_COMPLETE: Final = (
+    "Graph capturing finished in ",
+    "init engine (profile, create kv cache, warmup model) took ",
+)
+
 LITERALS: Final = (
     FENCE,
     *GONE,
+    *_COMPLETE,
     *ENDINGS,
     *SHUTDOWNS,
     "Failed core proc(s)",
@@ -247,6 +254,7 @@ class Ends:
         self.shutdown: tuple[str, str | None, int] | None = None  # text, process, line
         self.stop: tuple[str, str | None, int] | None = None
         self.gone: tuple[str, str | None, int] | None = None
+        self.complete = False
         self.killed: set[int] = set()
 
     def read(self, text: str, *, process: str | None, line: int) -> None:
@@ -276,6 +284,8 @@ class Ends:
             self.killed.add(int(found[1]))
         if any(map(line.message.__contains__, GONE)):
             self.gone = (line.message, line.process, line.number)
+        if any(map(line.message.__contains__, _COMPLETE)):
+            self.complete = True
         if self.wrapper is not None or self.shutdown is not None:
             return
         asked = line.process == "systemd" and line.message.startswith("Stopping ")
@@ -337,7 +347,7 @@ def gone(ends: Ends, *, since: int) -> Cause | None:
     """That processes are gone, as a line tells that stands behind another one; None without such a line."""
     from vllm_startup.causes._unknown import ProcessExited
 
-    if ends.gone is None or ends.gone[2] < since:
+    if ends.complete or ends.gone is None or ends.gone[2] < since:
         return None
     text, process, line = ends.gone
     cause = ProcessExited(
