@@ -243,6 +243,53 @@ def test_a_message_without_its_exception_counts_as_the_very_last_words(last: boo
     assert (cause and cause.kind) == ("kv_cache_too_small" if last else None)
 
 
+TERMINATED = [
+    "Traceback (most recent call last):",
+    '  File "/x/bin/vllm", line 10, in <module>',
+    "    sys.exit(main())",
+    "KeyboardInterrupt: terminated",
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "words"),
+    [
+        ("vllm.service: start operation timed out. Terminating.", "shutdown_requested", "TimeoutStartSec="),
+        (
+            "vllm.service: Service reached runtime time limit. Stopping.",
+            "shutdown_requested",
+            "RuntimeMaxSec=",
+        ),
+        ("vllm.service: Watchdog timeout (limit 1min)!", "shutdown_requested", "watchdog"),
+        ("vllm-startup: stalled in initializing after 13.0 s", "stalled", "vllm-startup run"),
+    ],
+)
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_who_ended_a_server_says_more_than_that_it_was_asked(
+    said: str, kind: str, words: str, before: bool
+) -> None:
+    said = f"Nov 30 14:29:21 gpu01 systemd[1]: {said}" if said.startswith("vllm.service") else said
+    lines = [LOADING, said, *TERMINATED] if before else [LOADING, *TERMINATED, said]
+    cause = told(lines).cause
+    assert cause is not None
+    assert (cause.kind, words in cause.message) == (kind, True)
+    assert all("\n" not in item.text and "vllm-startup" not in item.text[1:] for item in cause.evidence)
+
+
+def test_an_attempt_ended_when_its_text_says_and_not_when_the_next_one_began() -> None:
+    banner = "vLLM API server version 0.32.0"
+    found = told(
+        [
+            "Nov 30 20:00:00 gpu01 systemd[1]: Started vllm.service - vLLM.",
+            f"Nov 30 20:00:05 gpu01 vllm[10]: (APIServer pid=10) INFO 11-30 20:00:05 [x.py:1] {banner}",
+            "Nov 30 20:00:20 gpu01 systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE",
+            "Nov 30 21:30:00 gpu01 systemd[1]: Started vllm.service - vLLM.",
+            f"Nov 30 21:30:05 gpu01 vllm[11]: (APIServer pid=11) INFO 11-30 21:30:05 [x.py:1] {banner}",
+        ]
+    )
+    assert (found.attempts[0].outcome, found.attempts[0].duration_s) == ("failed", 20.0)
+
+
 def test_evidence_keeps_its_line_numbers_in_a_wrapped_log() -> None:
     case = next(case for case in ALL if case.name == "dtype_unsupported")
     lines = list(FORMS["cut at 80"](list(case.lines)))

@@ -497,6 +497,17 @@ def test_who_speaks_for_a_while_and_is_not_in_the_tree_is_a_stranger() -> None:
     assert young.report.warnings == shared((8, late)).report.warnings == ()
 
 
+def test_a_failure_of_somebody_whom_no_look_has_shown_is_doubted() -> None:
+    """Its first words came just now: that it is another server's engine is known after the next looks."""
+    failure = log(*failing(OOM, pid=600), *(api(line, pid=500) for line in aftermath()))
+    looks = [(n, tree(server(), core(20))) for n in range(4, 8)]
+    run = shared((3, log(engine(INIT, pid=600))), (3.5, failure), *looks, (8, answered()))
+    assert run.report.outcome == "ready"
+    assert not run.told("cause_found")
+    blind = shared((3, log(engine(INIT, pid=600))), (3.5, failure))
+    assert [event.at for event in blind.told("cause_found")] == [8.5]
+
+
 def test_a_server_that_its_wrapper_starts_again_is_a_new_attempt_of_the_same_process() -> None:
     first, second = proc(11, "vllm"), proc(12, "vllm")
     run = watch(

@@ -188,6 +188,19 @@ def test_a_worker_killed_before_the_aftermath_is_the_cause() -> None:
     assert (cause(run).kind, cause(run).fields["process"]) == ("process_killed", "VLLM::Worker")
 
 
+def test_whoever_says_that_it_ended_a_worker_is_believed_though_it_is_heard_later() -> None:
+    unfed = "Nov 30 14:29:21 gpu01 systemd[1]: vllm.service: Watchdog timeout (limit 1min)!"
+    rows: list[Seen] = [
+        *START,
+        (8, log(worker(LOAD))),
+        (9, died(30, "VLLM::Worker", signal=6)),
+        (9.2, log(unfed)),
+    ]
+    run = watch([*rows, (9.3, died(signal=6)), (9.3, tree())], until_s=60)
+    assert (cause(run).kind, cause(run).fields["signal"]) == ("shutdown_requested", 6)
+    assert "watchdog" in cause(run).message
+
+
 def test_a_worker_killed_long_after_another_ended_is_aftermath() -> None:
     """The engine ends what is left, and kills what does not end within its grace."""
     rows: list[Seen] = [

@@ -61,6 +61,9 @@ _SURE: Final = UNKNOWN_UNCAUGHT
 # What is decisive stands at a line's beginning; patterns see no more of an endless one.
 _MAX_LINE: Final = 8_000
 
+# Who asked for it says more than that somebody did.
+_ASKED: Final = frozenset({"shutdown_requested"})
+
 _QUOTE: Final = "> "  # of a log pasted as a quotation
 
 
@@ -288,7 +291,10 @@ class Diagnosis:
         if found is None or found.cause.kind not in self._explanations:
             return found
         reason = self._explanations[found.cause.kind]
-        if reason.kind == found.cause.kind and found.cause.confidence == "certain":
+        if reason.evidence == found.cause.evidence:
+            return found  # it is its own reason
+        says_as_much = reason.kind == found.cause.kind and reason.kind not in _ASKED
+        if says_as_much and found.cause.confidence == "certain":
             return found
         cause = attrs.evolve(reason, evidence=(*reason.evidence, *found.cause.evidence))
         return attrs.evolve(found, cause=cause, score=max(found.score, KNOWN_WEAK))

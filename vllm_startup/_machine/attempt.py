@@ -277,6 +277,7 @@ class Attempt:
             self.told.strangers.add(pid)
         if pid is not None and not history and not self.owns(pid):
             self._unseen.setdefault(pid, at)
+            self.told.doubted = True
         if self.told.strangers and pid is not None:
             self._strange = not self.owns(pid)
         return self._strange
@@ -288,6 +289,7 @@ class Attempt:
                 del self._unseen[pid]
             elif at - since > _UNSEEN_S:
                 self.told.strangers.add(pid)
+        self.told.doubted = bool(self._unseen)
 
     @property
     def speaks(self) -> bool:

@@ -122,8 +122,8 @@ class Bringup:
         if self._in_history or new.told.strangers:
             new.take_sight(old, deaths=self._in_history)
         outcome, cause = self._judged(old)
-        served_at = old.told.served_at
-        self.close(old, at if outcome != "ready" or served_at is None else served_at, outcome, cause)
+        ended_at = old.told.served_at if outcome == "ready" else old.told.ended_at
+        self.close(old, at if ended_at is None else min(at, ended_at), outcome, cause)
 
     def _judged(self, old: Attempt) -> tuple[Outcome, Cause | None]:
         """How an attempt ended that another one follows."""

@@ -153,7 +153,7 @@ class Chronicle:
         attempt.hear(line, sightings, at, clues)
         for rule in self._rules.find(line.text) if self._rules is not None else ():
             self._found(rule, line, at)
-        self._note_exit(attempt, line, sightings)
+        self._note_exit(attempt, line, sightings, at)
 
     def _earlier_of(self, line: Line) -> Attempt | None:
         """The attempt before of which a process wrote the line: it is read late, or its server lives on."""
@@ -193,12 +193,13 @@ class Chronicle:
         elif starts:
             told.unit_step = _step(sightings)
 
-    def _note_exit(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...]) -> None:
+    def _note_exit(self, attempt: Attempt, line: Line, sightings: tuple[Sighting, ...], at: float) -> None:
         for sighting in sightings:
             if sighting.means is _EXIT:
                 if self._loose:
                     attempt = self._settle_loose() or attempt
                 attempt.told.over = True
+                attempt.told.over_at = at if attempt.told.over_at is None else attempt.told.over_at
                 attempt.told.reaped = line.process == "systemd"
                 how = (sighting.exit_code, signal_number(sighting.exit_signal))
                 if attempt.told.exit is None or how != (None, None):  # what follows may tell less

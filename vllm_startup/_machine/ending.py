@@ -35,6 +35,7 @@ _COUNT_S = 0.01  # a death wakes the probe of the count, which the kernel raises
 _MESSAGE_S = 0.05  # a message is written at once, and a file is looked at every 40 ms
 _TOGETHER_S = 1.0  # deaths so close may be told in another order; vLLM kills what is left seconds later
 _FOLLOWS_S = 0.1  # what ends without a word may only follow its parent, whose end is told a moment later
+_DOUBT_S = 5.0  # the tree is looked at every second, and less often on a busy machine
 _CHILD_DRAIN_S = 1.0  # vLLM needs about 0.1 s from a worker's death to the first line about it
 
 
@@ -139,6 +140,12 @@ class Ending:
         return None if self._told.fatal_at is None else self._told.fatal_at + _CHILD_DRAIN_S
 
     @property
+    def doubt_due(self) -> float | None:
+        """When words of a failure are believed, though nobody has seen who wrote them; None without doubt."""
+        fatal_at = self._told.fatal_at
+        return None if fatal_at is None or not self._told.doubted else fatal_at + _DOUBT_S
+
+    @property
     def message_due(self) -> float | None:
         """When the last message of a start that has failed is taken to be whole, if no line follows."""
         fatal_at = self._told.fatal_at
@@ -180,6 +187,8 @@ class Ending:
             return self._weigh(ended=False)
         if told.fatal_at is None or told.strangers:  # in a shared log the words may be another server's
             return None
+        if self.doubt_due is not None and now < self.doubt_due:
+            return None
         if now >= told.fatal_at + _CHILD_DRAIN_S:
             return self._weigh(ended=True)
         cause = self._weigh(ended=False, silent=self.message_due is not None and now >= self.message_due)
@@ -199,7 +208,7 @@ class Ending:
         starved = killer is not None and isinstance(told, ProcessKilled) and self._was_starved(killer[1])
         if told is not None and told.confidence != "unknown" and not starved:
             first_word = self._told.root_at
-            if killer is None or first_word is None or first_word <= killer[0]:
+            if killer is None or first_word is None or first_word <= killer[0] or _tells_of(told, killer[1]):
                 return self._naming_who(told)
         followed = stopped or self._followed(children)  # a stop ends engines first
         quiet = children[0][1] if children and not followed else None
@@ -262,6 +271,11 @@ def _first_violent(children: Sequence[tuple[float, ProcessExited]]) -> tuple[flo
         return None
     latest = children[0][0] + _TOGETHER_S
     return next(((at, child) for at, child in children if child.signal and at <= latest), None)
+
+
+def _tells_of(told: Cause, death: ProcessExited) -> bool:
+    """Whether words that came after a death say who has brought it about."""
+    return isinstance(told, ShutdownRequested) and told.signal == death.signal
 
 
 def _weight(cause: Cause) -> tuple[int, bool, bool]:

@@ -150,6 +150,7 @@ class StartupMachine:
             yield "child", ending.child_due
             yield "message", ending.message_due
             yield "aftermath", ending.aftermath_due
+            yield "doubt", ending.doubt_due
             yield "held", attempt.held_due
             yield "weigh", attempt.next_weighing(self.now)
             fallen_at = self.bringup.fallen_at

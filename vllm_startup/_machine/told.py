@@ -71,12 +71,15 @@ class Told:
         self.unit_step: int | None = None
         """How far systemd's own lines about this start have come."""
         self.over = False
+        self.over_at: float | None = None
         self.reaped = False
         """Whether it was systemd that said so: a journal's lines may be older than they stand there."""
         self.writers: set[int] = set()
         """Processes that wrote lines, by the journal's prefix."""
         self.strangers: set[int] = set()
         """Processes of other servers that write into the same log."""
+        self.doubted = False
+        """Whether somebody has written whom no look at the tree has shown since."""
         self.exit: tuple[int | None, int | None] | None = None
         self.served_at: float | None = None
         self.heartbeat: str | None = None
@@ -88,6 +91,11 @@ class Told:
         self.wants_record = True
         """Whether the first line in vLLM's form is still awaited."""
         self._lines_looked_at = 0
+
+    @property
+    def ended_at(self) -> float | None:
+        """When the start ended, as far as the text tells: the next one may be made hours later."""
+        return self.stamped_at if self.over_at is None else self.over_at
 
     def looked_for_record(self, *, found: bool) -> None:
         """Note whether a line was the first one in vLLM's form."""

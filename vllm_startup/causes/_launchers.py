@@ -7,6 +7,7 @@ from typing import Final
 from vllm_startup.causes._arguments import FileMissing
 from vllm_startup.causes._base import Cause
 from vllm_startup.causes._host import PathNotWritable, UserNotFound
+from vllm_startup.causes._limit import Stalled, TimedOut
 from vllm_startup.causes._rules import CauseRule, Found, compiled
 from vllm_startup.causes._server import ShutdownRequested
 from vllm_startup.causes._unknown import UnclassifiedError
@@ -15,6 +16,7 @@ NOT_STARTED: Final = "systemd did not start it: "
 """What stands before systemd's own words in a unit's journal as it is read, whatever the unit's name."""
 
 _UNMET_PATH: Final = r"\((?:Condition|Assert)(?:Path|File|Directory)\w{2,30}=(?P<path>/[^)\s]{1,300})\)"
+_ENDS: Final = ("shutdown_requested", "process_crashed", "process_killed")
 _SERVERS: Final = r".{0,200}?(?:vllm|llm|inference)"  # in a journal of the whole machine, as far as it tells
 
 
@@ -71,6 +73,38 @@ def _took_too_long(found: Found) -> Cause:
     )
 
 
+def _unfed(_: Found) -> Cause:
+    return ShutdownRequested(
+        message="systemd ended the server: nothing told the unit's watchdog in time that it is alive",
+        hint="take WatchdogSec= out of the unit, or start vLLM through vllm-startup run with Type=notify, "
+        "which tells it",
+        signal=6,
+        retryable=False,
+    )
+
+
+def _ran_too_long(_: Found) -> Cause:
+    return ShutdownRequested(
+        message="systemd ended the server: the unit's RuntimeMaxSec= was over",
+        hint="raise RuntimeMaxSec= of the unit, or take it out",
+        signal=15,
+        retryable=False,
+    )
+
+
+def _given_up(found: Found) -> Cause:
+    """What `vllm-startup run` says when it ends the server, in a log that both write to."""
+    phase, suspect = found.word("phase"), found.word("suspect")
+    what = "had stalled in" if found.word("what") == "stalled" else "took too long, in"
+    return (Stalled if found.word("what") == "stalled" else TimedOut)(
+        message=f"vllm-startup run ended the server, which {what} {phase}"
+        + (f"; {suspect}" if suspect else ""),
+        phase=phase,
+        suspect=suspect,
+        retryable=None,
+    )
+
+
 RULES: tuple[CauseRule, ...] = (
     *(
         CauseRule(literal=said, where="line", ends=True, build=_no_user, versions=versions)
@@ -110,14 +144,44 @@ RULES: tuple[CauseRule, ...] = (
             ),
         )
     ),
-    CauseRule(
-        literal=" operation timed out. Terminating.",
-        pattern=r"^\S{1,255}\.service: (?P<step>start|start-pre) operation timed out\. ",
-        where="line",
-        rank="weak",
-        ends=True,
-        build=_took_too_long,
-        versions="systemd 219 to 257",
+    # Whoever asked a server to end, or made it end, says more than that it did.
+    *(
+        CauseRule(
+            literal=literal,
+            pattern=pattern,
+            where="line",
+            rank="weak",
+            explains=_ENDS,
+            ends=True,
+            build=build,
+            versions=versions,
+        )
+        for literal, pattern, build, versions in (
+            (
+                " operation timed out. Terminating.",
+                r"^\S{1,255}\.service: (?P<step>start|start-pre) operation timed out\. ",
+                _took_too_long,
+                "systemd 219 to 257",
+            ),
+            (
+                ".service: Watchdog timeout (limit ",
+                r"^\S{1,255}\.service: Watchdog timeout \(limit ",
+                _unfed,
+                "systemd 219 to 257",
+            ),
+            (
+                ".service: Service reached runtime time limit. Stopping.",
+                r"^\S{1,255}\.service: Service reached",
+                _ran_too_long,
+                "systemd 229 to 257",
+            ),
+            (
+                "vllm-startup: ",
+                r"^vllm-startup: (?P<what>stalled|timed out) in (?P<phase>[a-z_]{5,30}) after \d",
+                _given_up,
+                "vllm-startup",
+            ),
+        )
     ),
     CauseRule(
         literal=": Failed to set up standard ",
