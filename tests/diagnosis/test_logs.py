@@ -282,7 +282,7 @@ def test_an_attempt_ended_when_its_text_says_and_not_when_the_next_one_began() -
         [
             "Nov 30 20:00:00 gpu01 systemd[1]: Started vllm.service - vLLM.",
             f"Nov 30 20:00:05 gpu01 vllm[10]: (APIServer pid=10) INFO 11-30 20:00:05 [x.py:1] {banner}",
-            "Nov 30 20:00:20 gpu01 systemd[1]: vllm.service: Main process exited, code=exited, status=1/FAILURE",
+            "Nov 30 20:00:20 gpu01 systemd[1]: vllm.service: Main process exited, code=exited, status=1/N",
             "Nov 30 21:30:00 gpu01 systemd[1]: Started vllm.service - vLLM.",
             f"Nov 30 21:30:05 gpu01 vllm[11]: (APIServer pid=11) INFO 11-30 21:30:05 [x.py:1] {banner}",
         ]

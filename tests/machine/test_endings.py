@@ -33,7 +33,7 @@ from scene import (
     worker,
 )
 
-from vllm_startup._readings import LogCaughtUp, LogEnded, LogOpened, MemoryEvents, ProcessExited
+from vllm_startup._readings import LogCaughtUp, LogEnded, LogOpened, MemoryEvents, ProbeNote, ProcessExited
 from vllm_startup._report import ExitStatus
 
 START: list[Seen] = [(0, opened()), (0, found()), (0, tree(server(), core()))]
@@ -91,6 +91,17 @@ def test_an_engine_that_is_ended_by_a_signal_ends_the_start(number: int, kind: s
     assert (cause(run).kind, cause(run).fields["signal"]) == (kind, number)
     assert cause(run).fields["process"] == "VLLM::EngineCore"
     assert found_at(run) == [10.0]
+
+
+def test_what_is_said_of_a_log_fits_what_was_named() -> None:
+    missing = ProbeNote(code="log_missing", text="there is no log at vlm.log yet")
+    rows: list[Seen] = [(0, found(10)), (1, tree(server())), (9, died(code=1)), (9, tree())]
+    for further, words in (
+        ([], "its log would say why: give log="),
+        ([(0, missing)], "the log that was named is not there"),
+        ([(0, opened())], "no line says why"),
+    ):
+        assert cause(watch([*further, *rows], until_s=60)).message.endswith(words)
 
 
 def test_an_engine_that_exits_under_a_living_parent_ends_the_start() -> None:

@@ -289,7 +289,7 @@ class Bringup:
         if not reading.root and reading.code and reading.name == _SERVER and not self.source.opened:
             text = (
                 f"process {reading.pid} ({reading.name}) ended with status {reading.code}, and what had"
-                " started it goes on; its log would say why: give log="
+                f" started it goes on; {self.source.unread}"
             )
             self.warn(at, "server_ended", text)
         self.attempt.ending.exited(at, reading, counted=self._oom_kills is not None)
@@ -384,6 +384,8 @@ class Bringup:
     def _probe_note(self, at: float, _probe: str, reading: r.ProbeNote) -> None:
         if reading.awaits:
             self.runs_since = None
+        if reading.code == "log_missing":
+            self.source.missing = True
         self.warn(at, reading.code, reading.text)
 
     def _watch_paused(self, at: float, _probe: str, reading: r.WatchPaused) -> None:

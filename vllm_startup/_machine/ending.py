@@ -250,7 +250,7 @@ class Ending:
         return (
             starved(reading, self._starved[1])
             if self._starved and self._was_starved(reading)
-            else died(reading, logged=self._source.opened)
+            else died(reading, unread=self._source.unread)
         )
 
     def _was_starved(self, reading: ProcessExited) -> bool:
@@ -309,8 +309,8 @@ def _matters(child: ProcessExited) -> bool:
     return child.signal == SIGKILL or (role_of(child.name) is not None and child.code != 0)
 
 
-def died(reading: ProcessExited, *, logged: bool = True) -> Cause:
-    """The cause that a death alone tells; ``logged``: whether there is a log that could say more."""
+def died(reading: ProcessExited, *, unread: str | None = None) -> Cause:
+    """The cause that a death alone tells; ``unread``: what to do about a log that could say more."""
     name, pid, number = reading.name or "process", reading.pid, reading.signal
     evidence = (Evidence(text=_words(reading), process=name),)
     if (asked_by := _asked_by(reading)) is not None:
@@ -325,7 +325,7 @@ def died(reading: ProcessExited, *, logged: bool = True) -> Cause:
     if reading.code is None:
         message = f"{name} (pid {pid}) is gone, and nobody can tell how it ended"
         return ProcessVanished(message=message, process=name, pid=pid, evidence=evidence, confidence="likely")
-    why = "no line says why" if logged else "its log would say why: give log="
+    why = unread or "no line says why"
     message = f"{name} exited with status {reading.code} before the server was ready, and {why}"
     return ExitedCause(message=message, exit_code=reading.code, evidence=evidence, confidence="unknown")
 

@@ -22,6 +22,8 @@ class Source:
 
     since: float = 0.0
     opened: bool = False
+    missing: bool = False
+    """Whether one was named, and is not there."""
     stream: bool = False
     ended: bool = False
     line_at: float | None = None
@@ -31,6 +33,13 @@ class Source:
     """Whether it held something before the watch."""
     caught_up_at: float | None = None
     """When all of that had been read, which takes a while where it is a gigabyte."""
+
+    @property
+    def unread(self) -> str | None:
+        """What to do about a log that could say more; None where one is read."""
+        if self.opened:
+            return None
+        return "the log that was named is not there" if self.missing else "its log would say why: give log="
 
     @property
     def caught_up(self) -> bool:

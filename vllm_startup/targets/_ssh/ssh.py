@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -291,10 +292,12 @@ def _asked(url: Callable[[], str | None]) -> Callable[[], str | None]:
 
 
 def _asked_at_first(own_url: Callable[[], str | None] | None) -> Callable[[], str | None] | None:
-    """The same, with its first answer known."""
+    """The same, with its first answer known, unless the connection breaks just then."""
     if own_url is None:
         return None
-    ask, known = own_url, [own_url()]
+    ask, known = own_url, list[str | None]()
+    with contextlib.suppress(OSError):
+        known.append(own_url())
     return lambda: known.pop() if known else ask()
 
 
