@@ -188,6 +188,25 @@ async def test_a_stall_may_be_reported_only(tmp_path: Path, start: Start) -> Non
     await end_of(process)
 
 
+async def test_a_stall_that_was_reported_is_why_the_server_is_asked_to_end(
+    tmp_path: Path, start: Start
+) -> None:
+    """As Kubernetes does, whose probe hears of the stall: it keeps what was said last."""
+    report, said = tmp_path / "report.json", tmp_path / "termination-log"
+    process = await start(
+        *("--stall", "1.5", "--on-stall", "report", "--report", str(report), "--termination-log", str(said)),
+        *("--", *serving(UP, hold=True)), stdin=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    assert process.stderr is not None
+    await asyncio.wait_for(process.stderr.readline(), 20)
+    process.send_signal(signal.SIGTERM)
+    await end_of(process)
+
+    last = json.loads(report.read_text())
+    assert (last["outcome"], last["cause"]["kind"]) == ("stalled", "stalled")
+    assert said.read_text().startswith("stalled: ")
+
+
 async def test_a_failed_start_that_lives_is_ended() -> None:
     began = time.monotonic()
     lines = [BANNER, ENGINE, *FAILED]

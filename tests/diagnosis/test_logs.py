@@ -262,6 +262,11 @@ TERMINATED = [
         ),
         ("vllm.service: Watchdog timeout (limit 1min)!", "shutdown_requested", "watchdog"),
         ("vllm-startup: stalled in initializing after 13.0 s", "stalled", "vllm-startup run"),
+        (
+            "slurmstepd: error: *** JOB 4711 ON gpu01 CANCELLED AT 2026-11-30T14:29:21 DUE TO TIME LIMIT ***",
+            "shutdown_requested",
+            "Slurm ended the job: time limit",
+        ),
     ],
 )
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])

@@ -28,6 +28,7 @@ from vllm_startup._report import StartupReport
 from vllm_startup._startup import Startup
 from vllm_startup._timeouts import Timeouts
 from vllm_startup._wait import LogSource
+from vllm_startup.causes import ShutdownRequested
 
 if TYPE_CHECKING:
     from asyncio.subprocess import Process as AsyncProcess
@@ -216,16 +217,21 @@ class _Run:
     async def _decide(self, running: Running) -> StartupReport:
         timeouts, record = _options.timeouts(self._options), self._options.record
         url = _url(self._options, own=True)
+        stalled: StartupReport | None = None
         while True:
             report = await self._wait(running, url, timeouts, record)
+            if stalled is not None and isinstance(report.cause, ShutdownRequested):
+                # Whoever asks for its end does so because of that, as Kubernetes does.
+                report = attrs.evolve(report, outcome="stalled", cause=stalled.cause)
             await self._write(report)
             await self._hosts.decided(report, self._health(report.url))
             if report.outcome == "ready":
                 self._progress.close()
                 if self._options.progress:
                     self._tell_end(report)
-            if report.outcome != "stalled" or self._kills_stalled:
+            if report.outcome != "stalled" or self._kills_stalled or stalled is not None:
                 return report
+            stalled = report
             self._progress.say(f"{_screen(report)}\n\n  {_GOES_ON}")
             timeouts, record = attrs.evolve(timeouts, stall=None), None  # it goes on
 

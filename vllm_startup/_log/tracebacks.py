@@ -53,7 +53,7 @@ _FOREIGN_STARTS: Final = (
     "INFO:", "WARNING:", "ERROR:", "[W", "[rank", "[E", "[I", "[Gloo]", "Process ", *_ASIDES,
     "nanobind:", "usage:", "vllm: error: ", "vllm serve: error: ", "api_server.py: error: ",
     "NCCL ", "Fatal Python error", "!!!!!!!", "Loading safetensors", "*** ",
-    "terminate called", "```", "vllm-startup: ",
+    "terminate called", "```", "vllm-startup: ", "slurmstepd: ",
 )  # fmt: skip
 
 

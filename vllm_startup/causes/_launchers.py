@@ -152,7 +152,7 @@ RULES: tuple[CauseRule, ...] = (
             where="line",
             rank="weak",
             explains=_ENDS,
-            ends=True,
+            ends=build is not _given_up,  # it may only report that, and the server goes on
             build=build,
             versions=versions,
         )

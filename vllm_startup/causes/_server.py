@@ -98,6 +98,7 @@ RULES: tuple[CauseRule, ...] = (
         r"(?: DUE (?i:to) (?P<reason>[\w ]{1,60}))?",
         where="line",
         rank="weak",
+        explains=("shutdown_requested",),
         ends=True,
         build=_cancelled,
         versions="Slurm 20 to 25",
@@ -126,6 +127,7 @@ RULES: tuple[CauseRule, ...] = (
         pattern=r"Container \S{1,100} failed (?P<probe>liveness|startup) probe, will be restarted",
         where="line",
         rank="weak",
+        explains=("shutdown_requested",),
         ends=True,
         build=lambda found: ShutdownRequested(
             message=f"the kubelet ended the container: its {found.word('probe')} probe failed",
