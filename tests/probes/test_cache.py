@@ -16,7 +16,7 @@ import pytest
 
 from vllm_startup._readings import CacheSize, ProbeNote
 from vllm_startup.probes._cache import CacheProbe, Growth, compile_folders, hub_folders
-from vllm_startup.probes._environ import server_environment
+from vllm_startup.probes._environ import has_ended, server_environment
 from vllm_startup.probes._protocol import Probe
 
 if TYPE_CHECKING:
@@ -114,6 +114,17 @@ async def test_a_service_without_a_home_has_its_users(
     write(tmp_path / ".cache/huggingface/hub/models--a--b/blobs/c.incomplete", 10_000)
     async with probing(CacheProbe(os.getpid(), environment=environment)) as probe:
         assert await probe.sample(0.0) == [CacheSize(what="hub", total_bytes=10_000)]
+
+
+async def test_of_a_process_that_has_ended_there_is_nothing_to_say() -> None:
+    child = subprocess.Popen(["true"])
+    while not has_ended(child.pid):  # a zombie, until it is waited for
+        await asyncio.sleep(0.01)
+    async with probing(CacheProbe(child.pid)) as probe:
+        assert await probe.sample(0.0) == []
+    child.wait()
+    assert has_ended(child.pid)
+    assert not has_ended(os.getpid())
 
 
 async def test_without_an_environment_to_read_it_says_so_and_is_finished() -> None:

@@ -140,6 +140,7 @@ def test_a_name_without_its_suffix() -> None:
         ("/etc/systemd/system/vllm.service", "must be the name of one service"),
         ("two words", "must be the name of one service"),
         ("vllm.timer", "is a timer, which runs nothing: name the service, vllm.service"),
+        ("vllm.scope", "is a scope, which others fill with processes: give the server's --pid"),
         ("vllm@", "unit vllm@.service is a template: name an instance of it, such as vllm@NAME.service"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from vllm_startup._blocking import BlockingRunner
 from vllm_startup._readings import CacheSize, ProbeNote, Reading
-from vllm_startup.probes._environ import server_environment
+from vllm_startup.probes._environ import has_ended, server_environment
 from vllm_startup.probes._system import existing, this_system
 
 if TYPE_CHECKING:
@@ -199,6 +199,8 @@ class CacheProbe:
             self._growths = await self._runner.run(self._start)
         if not self._growths:
             self._finished = True
+            if await self._runner.run(partial(has_ended, self._pid)):
+                return []
             text = f"the environment of process {self._pid} is not ours to read: its caches are not watched"
             return [ProbeNote(code="caches_unknown", text=text)]
         return await self._runner.run(partial(_look, self._growths))

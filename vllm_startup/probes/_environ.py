@@ -21,3 +21,15 @@ def server_environment(pid: int) -> dict[str, str]:
         return psutil.Process(pid).environ()
     except (psutil.Error, OSError, ValueError, OverflowError):
         return {}
+
+
+def has_ended(pid: int) -> bool:
+    """Whether a process is gone, or has only its parent to wait for."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+    except (psutil.Error, OSError, ValueError, OverflowError):
+        return False

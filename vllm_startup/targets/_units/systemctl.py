@@ -29,8 +29,6 @@ _SUFFIXES: Final = (
     "target",
     "mount",
     "path",
-    "slice",
-    "scope",
     "device",
     "swap",
     "automount",
@@ -296,6 +294,10 @@ def _whole_name(name: str) -> str:
     if not name or name.startswith("-") or any(char in "*?[]/ " or not char.isprintable() for char in name):
         raise TargetError(f"unit must be the name of one service, such as vllm.service, not {name[:80]!r}")
     stem, dot, suffix = name.rpartition(".")
+    if dot and suffix in ("scope", "slice"):
+        raise TargetError(
+            f"unit {name} is a {suffix}, which others fill with processes: give the server's --pid"
+        )
     if dot and suffix in _SUFFIXES:
         raise TargetError(f"unit {name} is a {suffix}, which runs nothing: name the service, {stem}.service")
     unit = name if dot and suffix == "service" else f"{name}.service"
