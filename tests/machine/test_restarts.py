@@ -94,6 +94,7 @@ def test_one_death_too_many_is_a_restart_loop_with_the_attempts_causes() -> None
     run = watch(rows, restarts=1, until_s=100)
     assert run.report.outcome == "failed"
     assert (cause(run).kind, cause(run).restarts) == ("restart_loop", 1)
+    assert "was restarted once and failed again" in cause(run).message
     assert [c.kind for c in cause(run).causes] == ["gpu_out_of_memory", "unclassified_error"]
 
 

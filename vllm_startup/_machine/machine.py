@@ -251,7 +251,8 @@ class StartupMachine:
 
 
 def _loop(causes: list[Cause]) -> Cause:
-    text = f"the server was restarted {len(causes) - 1} times and failed again: {causes[-1].message}"
+    times = "once" if len(causes) == 2 else f"{len(causes) - 1} times"
+    text = f"the server was restarted {times} and failed again: {causes[-1].message}"
     return RestartLoop(
         message=text, restarts=len(causes) - 1, causes=tuple(causes), retryable=causes[-1].retryable
     )
