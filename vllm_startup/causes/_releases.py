@@ -323,7 +323,7 @@ RULES: tuple[CauseRule, ...] = (
     ),
     CauseRule(
         literal="Support for Transformers v4 ",
-        pattern=r"Support for (?P<package>Transformers) v4 (?:is deprecated and )?was removed",
+        pattern=r"Support for Transformers v4 (?:is deprecated and )?was removed",
         build=lambda _: DependencyVersionMismatch(
             message="transformers 4 is installed, transformers 5 is needed",
             hint="pip install 'transformers>=5'",
@@ -336,8 +336,8 @@ RULES: tuple[CauseRule, ...] = (
         versions="0.24 to 0.33",
     ),
     CauseRule(
-        literal=" or newer",
-        pattern=r"public API shipped with (?P<package>FlashInfer) (?P<limit>[\d.]{1,20}\d) or newer",
+        literal="public API shipped with FlashInfer ",
+        pattern=r"public API shipped with FlashInfer (?P<limit>[\d.]{1,20}\d) or newer",
         build=lambda found: _at_least("flashinfer-python", found.word("limit")),
         versions="0.32 to 0.33",
     ),
